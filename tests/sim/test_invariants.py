@@ -1,0 +1,216 @@
+"""An invariant that cannot fail proves nothing: each one here is broken on purpose, and must be noticed."""
+
+from collections.abc import Sequence
+from random import Random
+
+import pytest
+
+from tidelog.raft.log import Entry, EntryKind
+from tidelog.wire.batch import Record, build_batch
+
+from .disk import SimDisk
+from .history import History, Violation, is_quorum
+from .shadow import Shadow
+
+
+def noop(index: int, term: int) -> Entry:
+    return Entry(index, term, EntryKind.NOOP, b"")
+
+
+def noops(*terms: int) -> list[Entry]:
+    """Entries from index 1 on, one for each term."""
+    return [noop(index, term) for index, term in enumerate(terms, start=1)]
+
+
+def data(index: int, term: int, offset: int, value: bytes = b"v", *, records: int = 1) -> Entry:
+    batch = build_batch([Record(value)] * records, base_offset=offset, leader_epoch=term)
+    return Entry(index, term, EntryKind.DATA, bytes(batch))
+
+
+def shadows(*logs: Sequence[Entry]) -> list[Shadow]:
+    history = History(group=7)
+    nodes = [Shadow(number, history) for number, _ in enumerate(logs, start=1)]
+    for shadow, entries in zip(nodes, logs, strict=True):
+        shadow.appended(entries)
+    return nodes
+
+
+class FoundLog:
+    """What a log looks like that recovery has read from disk."""
+
+    def __init__(self, entries: list[Entry], durable_index: int | None = None, base: tuple[int, int] = (0, 0)) -> None:
+        self._entries = entries
+        self._base, self._base_term = base
+        self.first_index = self._base + 1
+        self.last_index = self._base + len(entries)
+        self.durable_index = self.last_index if durable_index is None else durable_index
+
+    def term_at(self, index: int) -> int:
+        return self._entries[index - self.first_index].term if index > self._base else self._base_term
+
+    def entries(self, first: int, last: int, bytes_max: int) -> list[Entry]:
+        return self._entries[first - self.first_index : last - self.first_index + 1]
+
+
+def broken(invariant: str) -> "pytest.RaisesExc[Violation]":
+    return pytest.raises(Violation, match=f"^{invariant}")
+
+
+def test_two_leaders_of_one_term_are_noticed_also_over_time() -> None:
+    one, two = shadows([], [])
+    one.elected(3)
+    two.elected(4)
+    one.elected(3)
+    with broken("one leader a term"):
+        two.elected(3)
+
+
+def test_two_votes_in_one_term_are_noticed() -> None:
+    history = History(group=7)
+    history.voted(1, term=5, candidate=2)
+    history.voted(1, term=5, candidate=2)
+    with broken("one vote a term"):
+        history.voted(1, term=5, candidate=3)
+
+
+def test_logs_may_differ_while_nothing_is_committed() -> None:
+    shadows(noops(1, 1, 2), noops(1, 1, 3), noops(1, 1, 1))
+
+
+def test_the_same_entry_after_different_ones_is_noticed() -> None:
+    with broken("log matching"):
+        shadows(noops(1, 1, 4), noops(1, 2, 4))
+
+
+def test_the_same_entry_with_another_content_is_noticed() -> None:
+    with broken("log matching"):
+        shadows([data(1, 1, 0, b"this")], [data(1, 1, 0, b"that")])
+
+
+def test_an_entry_behind_a_gap_is_noticed() -> None:
+    with broken("indexes are dense"):
+        shadows([noop(1, 1), noop(3, 1)])
+
+
+def test_falling_terms_are_noticed() -> None:
+    with broken("terms never fall"):
+        shadows(noops(1, 3, 2))
+
+
+def test_offsets_skip_raft_entries_and_count_records() -> None:
+    shadows([data(1, 1, 0, records=3), noop(2, 2), data(3, 2, 3), data(4, 2, 4)])
+
+
+@pytest.mark.parametrize("offset", [2, 4])
+def test_offsets_with_a_hole_or_an_overlap_are_noticed(offset: int) -> None:
+    with broken("offsets are dense"):
+        shadows([data(1, 1, 0, records=3), data(2, 1, offset)])
+
+
+def test_a_commit_that_another_node_contradicts_is_noticed() -> None:
+    one, two = shadows(noops(1, 2), noops(1, 3))
+    one.commit_moved(2, current_term=2)
+    with broken("committed entries never change"):
+        two.commit_moved(2, current_term=3)
+
+
+def test_the_first_to_commit_an_entry_is_told_so() -> None:
+    one, two = shadows(noops(1, 1), noops(1, 1))
+    assert one.commit_moved(1, current_term=1) == [1]
+    assert two.commit_moved(2, current_term=1) == [2]
+
+
+def test_a_falling_commit_is_noticed() -> None:
+    (one,) = shadows(noops(1, 1))
+    one.commit_moved(2, current_term=1)
+    with broken("commit never falls"):
+        one.commit_moved(1, current_term=1)
+
+
+def test_a_commit_beyond_the_log_is_noticed() -> None:
+    (one,) = shadows(noops(1, 1))
+    with broken("commit is within the log"):
+        one.commit_moved(3, current_term=1)
+
+
+def test_a_truncation_below_the_own_commit_is_noticed() -> None:
+    (one,) = shadows(noops(1, 1, 1))
+    one.commit_moved(2, current_term=1)
+    one.truncated(3)
+    with broken("nothing below commit"):
+        one.truncated(2)
+
+
+def test_a_truncation_of_what_others_committed_is_noticed() -> None:
+    one, two, three = shadows(noops(1, 1), noops(1, 1), noops(1, 2))
+    one.commit_moved(2, current_term=1)
+    three.truncated(2)  # it has another entry there: that one may go
+    with broken("nothing committed"):
+        two.truncated(2)
+
+
+def test_a_leader_that_lacks_a_committed_entry_is_noticed() -> None:
+    one, two = shadows(noops(1, 1), noops(1))
+    one.commit_moved(2, current_term=1)
+    with broken("leaders have all"):
+        two.elected(2)
+
+
+def test_a_late_leader_of_an_early_term_may_lack_what_later_terms_committed() -> None:
+    one, two = shadows(noops(1, 3), noops(1))
+    one.commit_moved(2, current_term=3)
+    two.elected(2)
+
+
+def test_taking_over_from_an_entry_that_is_not_committed_is_noticed() -> None:
+    one, two = shadows(noops(1, 1, 1), [])
+    one.commit_moved(2, current_term=1)
+    two.took_over(2, 1)
+    assert (two.base, two.last, two.term_at(2), two.term_at(1)) == (2, 2, 1, None)
+    with broken("only committed entries are taken over"):
+        two.took_over(3, 1)
+
+
+def test_a_recovered_log_may_end_anywhere_behind_what_was_durable() -> None:
+    (one,) = shadows(noops(1, 1, 1))
+    one.wrote(2)
+    one.recovered(FoundLog(noops(1, 1)), SimDisk(Random(0)))
+    assert (one.last, one.durable) == (2, 2)
+
+
+def test_a_recovery_that_loses_durable_entries_is_noticed() -> None:
+    (one,) = shadows(noops(1, 1, 1))
+    one.wrote(2)
+    with broken("what is durable survives"):
+        one.recovered(FoundLog(noops(1)), SimDisk(Random(0)))
+
+
+def test_a_recovery_that_brings_back_a_truncated_suffix_behind_new_entries_is_noticed() -> None:
+    (one,) = shadows(noops(1, 1, 1))
+    one.truncated(2)
+    one.appended([noop(2, 2)])
+    one.wrote(2)
+    with broken("recovery brings back only"):
+        one.recovered(FoundLog(noops(1, 2, 1)), SimDisk(Random(0)))
+
+
+def test_a_recovery_that_counts_on_unsynced_bytes_is_noticed() -> None:
+    entry = data(1, 1, 0)
+    (one,) = shadows([entry])
+    disk = SimDisk(Random(0))
+    file = disk.open_write("segment")
+    file.write_at(0, [entry.data])
+    disk.sync_directory("")
+    one.recovered(FoundLog([entry], durable_index=0), disk)
+    with broken("durable means synced"):
+        one.recovered(FoundLog([entry]), disk)
+    file.sync()
+    one.recovered(FoundLog([entry]), disk)
+
+
+def test_a_quorum_is_more_than_half_of_every_set_of_voters() -> None:
+    assert is_quorum({1, 2}, ({1, 2, 3},))
+    assert not is_quorum({1, 2}, ({1, 2, 3, 4},))
+    assert not is_quorum({1, 2, 9}, ({1, 2, 3, 4, 5},))
+    assert is_quorum({1, 2, 4, 5}, ({1, 2, 3}, {3, 4, 5}))
+    assert not is_quorum({1, 2, 3}, ({1, 2, 3}, {3, 4, 5}))

@@ -1,0 +1,3 @@
+"""Tidelog: a strongly consistent distributed log that speaks Kafka's protocol."""
+
+__version__ = "0.1.0"

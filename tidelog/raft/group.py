@@ -1,0 +1,547 @@
+"""One group on one node: the state machine that takes events and gives effects.
+
+Everything about terms and elections is here; what a node does once it leads is in `leader`, what it does once it is led
+in `follower`. The rules of this file:
+
+* No message is acted upon before its term is settled (`_settle_term`): an older one changes nothing, and its sender is
+  told; a newer one makes this node a follower of that term first.
+* A term or vote is durable before anything is said in it (`outbox`); the node's own vote counts from then on.
+* A node that hears from a leader promises it patience: for an election timeout it takes no part in an election, not
+  even by learning its term. Leases rest on this (`reads`). Having restarted, it cannot know what it had promised, so
+  it is patient with whoever it was. The promise does not hold against the leader itself: it may ask for votes
+  (then it leads no more), or have asked another to (`forced`).
+* To campaign, a node first asks whether it would win (PreVote). One that cannot win raises nobody's term.
+* Whether a node may vote is the candidate's business, whose configuration may be newer than ours; whether it may
+  campaign is its own.
+
+A group may sleep, when a host watches over its nodes (`host`): then it has no deadline, and a follower's promise to its
+leader lasts until it is woken.
+
+Time is an integer of milliseconds that never falls. It must be a clock that also counts while the machine is suspended.
+"""
+
+from collections.abc import Callable, Sequence, Set
+from random import Random
+from typing import Any
+
+from tidelog.raft.configuration import Change, Configuration
+from tidelog.raft.effects import Base, Effects, HardState, Leadership, Reason, Refusal, Role
+from tidelog.raft.errors import RaftInvariantError
+from tidelog.raft.follower import Follower
+from tidelog.raft.leader import Leader
+from tidelog.raft.log import Buffer, EntryKind, Log
+from tidelog.raft.membership import Membership
+from tidelog.raft.messages import (
+    AppendRejected,
+    AppendRequest,
+    AppendResponse,
+    Heartbeat,
+    HeartbeatResponse,
+    Message,
+    TakeOver,
+    TimeoutNow,
+    VoteRequest,
+    VoteResponse,
+)
+from tidelog.raft.quorum import VoteResult, quorum_vote
+from tidelog.raft.replica import Replica
+from tidelog.raft.settings import TERM_MAX, RaftSettings
+
+_FROM_LEADER = (AppendRequest, Heartbeat, TakeOver)
+_TO_LEADER = (AppendResponse, AppendRejected, HeartbeatResponse)
+
+
+class Group:
+    """See the package's documentation for how it is driven."""
+
+    __slots__ = (
+        "_asleep",
+        "_deadline_ms",
+        "_follower",
+        "_handlers",
+        "_leader",
+        "_leading",
+        "_now_ms",
+        "_patient_until_ms",
+        "_replica",
+        "_reported_commit",
+        "_reported_configuration_index",
+        "_reported_leadership",
+        "_rng",
+        "_role",
+        "_timeout_ms",
+        "_votes",
+    )
+
+    def __init__(
+        self,
+        group: int,
+        node: int,
+        log: Log,
+        hard_state: HardState,
+        configurations: Sequence[tuple[int, Configuration]],
+        settings: RaftSettings,
+        rng: Random,
+        now_ms: int,
+        alive: Set[int] | None = None,
+    ) -> None:
+        """`configurations`: the base last made durable (or the group's first, at index 0) and every one in the log."""
+        self._replica = Replica(group, node, log, hard_state, Membership(configurations), settings, alive)
+        self._rng = rng
+        self._now_ms = now_ms
+
+        self._role = Role.FOLLOWER
+        self._leader: int | None = None
+        """Whom this node knows to lead the term."""
+
+        self._follower = Follower(self._replica)
+        """What is verified against the leader of this term; a new one for each term."""
+
+        self._leading: Leader | None = None
+        """Exists while, and only while, this node leads."""
+
+        self._votes: dict[int, bool] = {}
+        """Votes, or pre-votes, for this node's candidacy."""
+
+        self._asleep = False
+
+        self._patient_until_ms = now_ms
+        """Until then this node takes no part in elections, by its promise to a leader."""
+
+        self._timeout_ms = 0
+        self._deadline_ms = 0
+        """When a node that does not lead will campaign: `_timeout_ms` after it last heard from its leader."""
+
+        self._restart_timer(now_ms)
+        if hard_state.term > 0:
+            self._patient_until_ms = now_ms + settings.election_timeout_ms
+        if self._only_voter:
+            self._deadline_ms = now_ms  # it promised nobody but itself
+
+        self._reported_commit = 0
+        self._reported_leadership = Leadership(Role.FOLLOWER, hard_state.term, None)
+        self._reported_configuration_index = -1
+
+        self._handlers: dict[type[Any], Callable[[Any, int], None]] = {
+            AppendRequest: self._on_append,
+            AppendResponse: self._on_append_response,
+            AppendRejected: self._on_append_rejected,
+            Heartbeat: self._on_heartbeat,
+            HeartbeatResponse: self._on_heartbeat_response,
+            VoteRequest: self._on_vote_request,
+            VoteResponse: self._on_vote_response,
+            TakeOver: self._on_take_over,
+            TimeoutNow: self._on_timeout_now,
+        }
+
+    # State
+
+    @property
+    def group(self) -> int:
+        return self._replica.group
+
+    @property
+    def role(self) -> Role:
+        return self._role
+
+    @property
+    def term(self) -> int:
+        return self._replica.term
+
+    @property
+    def leader(self) -> int | None:
+        return self._leader
+
+    @property
+    def commit(self) -> int:
+        return self._replica.commit
+
+    @property
+    def configuration(self) -> Configuration:
+        """The configuration in force."""
+        return self._replica.membership.in_force
+
+    @property
+    def ready(self) -> bool:
+        """This node leads, and an entry of its term is committed: it may serve reads."""
+        return self._leading is not None and self._leading.ready
+
+    @property
+    def asleep(self) -> bool:
+        return self._asleep
+
+    @property
+    def deletable_index(self) -> int:
+        """The log's owner may delete entries up to here: committed, and no configuration is forgotten with them."""
+        replica = self._replica
+        if replica.base_durable:
+            return replica.commit
+        return min(replica.commit, replica.membership.base.index - 1)
+
+    @property
+    def next_deadline_ms(self) -> int | None:
+        """When `tick` must be called next; None while asleep."""
+        if self._asleep:
+            return None
+        return self._deadline_ms if self._leading is None else self._leading.next_deadline_ms
+
+    def lease_index(self, now_ms: int) -> int | None:
+        """The index a read may be served at, right now and without asking anyone; None if only `read` can tell."""
+        if self._leading is None or not self._leading.lease_holds(now_ms):
+            return None
+        return self._replica.commit
+
+    # Requests: a ticket, answered once in the effects; or a refusal, at once
+
+    def propose(self, kind: EntryKind, data: Sequence[Buffer], deadline_ms: int, now_ms: int) -> int | Refusal:
+        """Append entries, one for each of `data`, and learn when they are committed."""
+        self._now_ms = now_ms
+        if self._leading is None:
+            return Refusal(Reason.NOT_LEADER, self._leader)
+        self._wake_leader(now_ms)
+        return self._leading.propose(kind, data, deadline_ms, now_ms)
+
+    def read(self, deadline_ms: int, now_ms: int) -> int | Refusal:
+        """Learn an index such that a read there sees everything acknowledged before now."""
+        self._now_ms = now_ms
+        if self._leading is None:
+            return Refusal(Reason.NOT_LEADER, self._leader)
+        self._wake_leader(now_ms)
+        return self._leading.read(deadline_ms, now_ms)
+
+    def change_membership(self, changes: Sequence[Change], deadline_ms: int, now_ms: int) -> int | Refusal:
+        """Change members; answered when the last step is committed.
+
+        Add a new node as learner, and promote it when it has caught up: a voter with an empty log is a dead voter.
+        """
+        self._now_ms = now_ms
+        if self._leading is None:
+            return Refusal(Reason.NOT_LEADER, self._leader)
+        self._wake_leader(now_ms)
+        return self._leading.change_membership(changes, deadline_ms, now_ms)
+
+    def transfer_leadership(self, target: int, now_ms: int) -> Refusal | None:
+        """Ask another voter to lead. Whether it came to pass shows in `Effects.leadership`."""
+        self._now_ms = now_ms
+        if self._leading is None:
+            return Refusal(Reason.NOT_LEADER, self._leader)
+        self._wake_leader(now_ms)
+        return self._leading.transfer(target, now_ms)
+
+    def campaign(self, now_ms: int) -> None:
+        """Do not wait for the election timeout: for the first leader of a new group. Harmless when there is a leader."""
+        self._now_ms = now_ms
+        if self._leading is None and now_ms >= self._patient_until_ms:
+            self._election_due(now_ms)
+
+    # Events
+
+    def tick(self, now_ms: int) -> None:
+        self._now_ms = now_ms
+        if self._asleep:
+            return
+        if self._leading is not None:
+            self._leading.tick(now_ms)
+            self._after_leading(now_ms)
+        elif now_ms >= self._deadline_ms:
+            self._election_due(now_ms)
+
+    def receive(self, message: Message, now_ms: int) -> None:
+        self._now_ms = now_ms
+        if message.term == self._replica.term or self._settle_term(message, now_ms):
+            self._handlers[type(message)](message, now_ms)
+
+    def written(self, now_ms: int) -> None:
+        """The log's `durable_index` has moved."""
+        self._now_ms = now_ms
+        if self._leading is not None:
+            self._leading.written(now_ms)
+            self._after_leading(now_ms)
+
+    def hard_state_written(self, hard_state: HardState, now_ms: int) -> None:
+        self._now_ms = now_ms
+        if self._replica.outbox.persisted(hard_state) and self._role is Role.CANDIDATE:
+            self._votes[self._replica.node] = True
+            self._count_votes(now_ms)
+
+    def base_written(self, base: Base, now_ms: int) -> None:
+        self._now_ms = now_ms
+        self._replica.base_written(base)
+        self._follower.base_written()
+
+    def peer_unreachable(self, node: int, now_ms: int) -> None:
+        """The connection to a node broke: what was sent to it may be lost."""
+        self._now_ms = now_ms
+        if self._leading is not None:
+            self._leading.replication.unreachable(node)
+
+    def clock_leapt(self, now_ms: int) -> None:
+        """Time has passed in a way that this node cannot account for: it was suspended, or its clock was set.
+
+        So no lease may rest on its clock, and promises are renewed: how much of them is left is not known.
+        """
+        self._now_ms = now_ms
+        self._asleep = False
+        if self._leading is not None:
+            self._leading.distrust_clock(now_ms)
+        else:
+            self._patient_until_ms = now_ms + self._replica.settings.election_timeout_ms
+            self._restart_timer(now_ms)
+
+    def wake(self, heard_ms: int, now_ms: int) -> None:
+        """The host has news of a member's node; its leader's node, if this one follows, was last heard at `heard_ms`."""
+        self._now_ms = now_ms
+        if self._leading is not None:
+            self._asleep = False
+            self._leading.wake(now_ms)
+        elif self._asleep:
+            self._asleep = False
+            self._patient_until_ms = max(
+                self._patient_until_ms, heard_ms + self._replica.settings.election_timeout_ms
+            )
+            self._restart_timer(heard_ms)
+
+    def take_effects(self) -> Effects:
+        replica = self._replica
+        if self._leading is not None:
+            self._leading.flush(self._now_ms)
+        else:
+            self._follower.flush()
+        effects = Effects(replica.outbox.take_hard_state(), replica.take_base(), replica.outbox.take_messages())
+        if replica.answers:
+            effects.answers = replica.answers
+            replica.answers = []
+        if replica.commit != self._reported_commit:
+            effects.commit = self._reported_commit = replica.commit
+        reported = self._reported_leadership
+        if reported.role is not self._role or reported.term != replica.term or reported.leader != self._leader:
+            effects.leadership = self._reported_leadership = Leadership(self._role, replica.term, self._leader)
+        membership = replica.membership
+        if membership.in_force_index != self._reported_configuration_index:
+            self._reported_configuration_index = membership.in_force_index
+            effects.configuration = (membership.in_force_index, membership.in_force)
+        return effects
+
+    # Terms
+
+    def _settle_term(self, message: Message, now_ms: int) -> bool:
+        """For a message of another term. Says whether it is to be handled, now that terms agree."""
+        if isinstance(message, VoteRequest):
+            return True  # it may have to be refused without learning its term
+        if message.term < self._replica.term:
+            if isinstance(message, _FROM_LEADER):
+                self._tell_term(message.source)
+            return False
+        if message.term > TERM_MAX:
+            return False
+        if isinstance(message, VoteResponse) and message.pre and message.granted:
+            return True  # its term is the one asked for, which is nobody's yet
+        if isinstance(message, _TO_LEADER) and self._leading and message.source not in self._leading.replication.members:
+            return False  # a removed node has no say about terms
+        self._follow(message.term, message.source if isinstance(message, _FROM_LEADER) else None, now_ms)
+        return True
+
+    def _follow(self, term: int, leader: int | None, now_ms: int) -> None:
+        if self._leading is not None:
+            self._leading.close(Reason.LEADERSHIP_LOST, leader)
+            self._leading = None
+        if term > self._replica.term:
+            self._replica.persist(term, None)
+            self._follower = Follower(self._replica)
+        self._role = Role.FOLLOWER
+        self._leader = leader
+        self._asleep = False
+        self._restart_timer(now_ms)
+
+    def _heed_leader(self, message: AppendRequest | Heartbeat | TakeOver, now_ms: int) -> None:
+        """The leader of this term spoke."""
+        if self._leader != message.source or self._role is not Role.FOLLOWER:
+            if self._leading is not None:
+                raise RaftInvariantError(
+                    f"group {self.group}: nodes {self._replica.node} and {message.source} both lead term {self.term}"
+                )
+            self._follow(self._replica.term, message.source, now_ms)
+        self._asleep = False
+        self._patient_until_ms = now_ms + self._replica.settings.election_timeout_ms
+        self._deadline_ms = now_ms + self._timeout_ms
+
+    def _restart_timer(self, since_ms: int) -> None:
+        timeout_ms = self._replica.settings.election_timeout_ms
+        self._timeout_ms = timeout_ms + self._rng.randrange(timeout_ms)
+        self._deadline_ms = since_ms + self._timeout_ms
+
+    def _tell_term(self, node: int) -> None:
+        """Tell the leader of an earlier term that it is over."""
+        replica = self._replica
+        replica.outbox.send(
+            HeartbeatResponse(replica.group, replica.node, node, replica.term, 0, 0, replica.log.accepting, False, 0)
+        )
+
+    # Elections
+
+    @property
+    def _only_voter(self) -> bool:
+        configuration = self._replica.membership.in_force
+        return configuration.voters == (self._replica.node,) and not configuration.joint
+
+    def _election_due(self, now_ms: int) -> None:
+        self._asleep = False
+        self._leader = None
+        self._role = Role.FOLLOWER
+        self._restart_timer(now_ms)
+        if self._may_campaign():
+            self._role = Role.PRE_CANDIDATE
+            self._votes = {self._replica.node: True}
+            self._ask_votes(self._replica.term + 1, pre=True, forced=False)
+            self._count_votes(now_ms)
+
+    def _may_campaign(self) -> bool:
+        """A leader must be able to append: its first act is a no-op."""
+        return self._replica.membership.in_force.votes(self._replica.node) and self._replica.log.accepting
+
+    def _campaign(self, now_ms: int, *, forced: bool) -> None:
+        if self._replica.term >= TERM_MAX:
+            raise RaftInvariantError(f"group {self.group}: there is no term after {TERM_MAX}")
+        self._follow(self._replica.term + 1, None, now_ms)
+        self._role = Role.CANDIDATE
+        self._votes = {}
+        self._replica.persist(self._replica.term, self._replica.node)
+        self._ask_votes(self._replica.term, pre=False, forced=forced)
+
+    def _ask_votes(self, term: int, *, pre: bool, forced: bool) -> None:
+        replica = self._replica
+        last_index = replica.log.last_index
+        last_term = replica.log.term_at(last_index)
+        configuration = replica.membership.in_force
+        for node in sorted({*configuration.voters, *configuration.outgoing} - {replica.node}):
+            replica.outbox.send(
+                VoteRequest(replica.group, replica.node, node, term, last_index, last_term, pre, forced)
+            )
+
+    def _count_votes(self, now_ms: int) -> None:
+        configuration = self._replica.membership.in_force
+        result = quorum_vote(configuration.voters, configuration.outgoing, self._votes)
+        if result is VoteResult.LOST:
+            self._follow(self._replica.term, None, now_ms)
+        elif result is VoteResult.WON and self._role is Role.PRE_CANDIDATE:
+            self._campaign(now_ms, forced=False)
+        elif result is VoteResult.WON and not self._replica.log.accepting:
+            self._follow(self._replica.term, None, now_ms)
+        elif result is VoteResult.WON:
+            self._role = Role.LEADER
+            self._leader = self._replica.node
+            self._leading = Leader(self._replica, now_ms)
+
+    def _on_vote_request(self, request: VoteRequest, now_ms: int) -> None:
+        replica = self._replica
+        if request.source == self._leader:
+            self._forget_leader(now_ms)
+        if request.term < replica.term:
+            self._answer_vote(request, granted=False)
+            return
+        if not request.forced and self._is_patient(now_ms):
+            self._wake_leader(now_ms)
+            if request.pre or request.term == replica.term:
+                self._answer_vote(request, granted=False)
+            return
+        if request.pre:
+            self._answer_vote(request, granted=request.term > replica.term and self._is_up_to_date(request))
+            return
+        if request.term > replica.term:
+            if request.term > TERM_MAX:
+                return
+            self._follow(request.term, None, now_ms)
+        granted = (
+            replica.vote in (None, request.source) and self._leader is None and self._is_up_to_date(request)
+        )
+        if granted and replica.vote is None:
+            replica.persist(replica.term, request.source)
+            self._restart_timer(now_ms)
+        self._answer_vote(request, granted=granted)
+
+    def _is_patient(self, now_ms: int) -> bool:
+        """Bound to a leader: to itself, to one that sleeps, or by promise."""
+        return self._leading is not None or self._asleep or now_ms < self._patient_until_ms
+
+    def _forget_leader(self, now_ms: int) -> None:
+        """Who was the leader asks for votes, or is otherwise known not to lead any more."""
+        self._leader = None
+        self._patient_until_ms = now_ms
+        if self._asleep:
+            self._asleep = False
+            self._restart_timer(now_ms)
+
+    def _is_up_to_date(self, request: VoteRequest) -> bool:
+        """Raft 5.4.1: the later last term wins, among equals the longer log."""
+        log = self._replica.log
+        last_index = log.last_index
+        return (request.last_term, request.last_index) >= (log.term_at(last_index), last_index)
+
+    def _answer_vote(self, request: VoteRequest, *, granted: bool) -> None:
+        replica = self._replica
+        term = request.term if granted else replica.term
+        replica.outbox.send(
+            VoteResponse(replica.group, replica.node, request.source, term, granted, request.pre)
+        )
+
+    def _on_vote_response(self, response: VoteResponse, now_ms: int) -> None:
+        if response.pre:
+            wanted = self._replica.term + 1 if response.granted else self._replica.term
+            counts = self._role is Role.PRE_CANDIDATE and response.term == wanted
+        else:
+            counts = self._role is Role.CANDIDATE
+        if counts:
+            self._votes[response.source] = response.granted
+            self._count_votes(now_ms)
+
+    def _on_timeout_now(self, message: TimeoutNow, now_ms: int) -> None:
+        if self._role is Role.FOLLOWER and self._leader in (None, message.source) and self._may_campaign():
+            self._campaign(now_ms, forced=True)
+
+    # Being led
+
+    def _on_append(self, message: AppendRequest, now_ms: int) -> None:
+        self._heed_leader(message, now_ms)
+        self._follower.append(message)
+
+    def _on_heartbeat(self, message: Heartbeat, now_ms: int) -> None:
+        self._heed_leader(message, now_ms)
+        self._asleep = self._follower.heartbeat(message, may_sleep=self._replica.alive is not None)
+
+    def _on_take_over(self, message: TakeOver, now_ms: int) -> None:
+        self._heed_leader(message, now_ms)
+        self._follower.take_over(message)
+
+    # Leading
+
+    def _on_append_response(self, message: AppendResponse, now_ms: int) -> None:
+        if self._leading is not None:
+            self._wake_leader(now_ms)
+            self._leading.append_answered(message, now_ms)
+            self._after_leading(now_ms)
+
+    def _on_append_rejected(self, message: AppendRejected, now_ms: int) -> None:
+        if self._leading is not None:
+            self._wake_leader(now_ms)
+            self._leading.append_rejected(message, now_ms)
+
+    def _on_heartbeat_response(self, message: HeartbeatResponse, now_ms: int) -> None:
+        if self._leading is not None:
+            if not message.sleeping:
+                self._wake_leader(now_ms)
+            self._leading.heartbeat_answered(message, now_ms)
+            self._after_leading(now_ms)
+
+    def _wake_leader(self, now_ms: int) -> None:
+        if self._asleep and self._leading is not None:
+            self._asleep = False
+            self._leading.wake(now_ms)
+
+    def _after_leading(self, now_ms: int) -> None:
+        leading = self._leading
+        if leading is None:
+            return
+        if leading.resigned:
+            self._follow(self._replica.term, None, now_ms)
+        elif leading.sleep_agreed:
+            self._asleep = True

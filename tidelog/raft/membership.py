@@ -1,0 +1,55 @@
+"""The configurations a node knows of one group, from the last committed one on.
+
+A configuration is in force from the moment its entry is in the log, committed or not (Raft thesis 4.1); if the entry is
+truncated, the one before it is in force again. So this is a stack whose bottom, the base, is known to be committed:
+
+    base.index < every other index, ascending; the top is in force.
+
+The base may be newer than the log (after a take-over): a committed fact, merely learned early. Its depth is bounded by
+the leader's rule of one uncommitted change at a time, except right after a start, when all that is known is the log.
+"""
+
+from collections.abc import Iterable
+
+from tidelog.raft.configuration import Configuration
+from tidelog.raft.effects import Base
+from tidelog.raft.errors import ConfigurationError
+
+
+class Membership:
+    __slots__ = ("_stack", "in_force", "in_force_index")
+
+    def __init__(self, configurations: Iterable[tuple[int, Configuration]]) -> None:
+        self._stack = sorted(configurations, key=lambda known: known[0])
+        if not self._stack:
+            raise ConfigurationError("a group needs a configuration to begin with")
+        self._enforce_top()
+
+    @property
+    def base(self) -> Base:
+        return Base(*self._stack[0])
+
+    def appended(self, index: int, configuration: Configuration) -> None:
+        if index > self.in_force_index:
+            self._stack.append((index, configuration))
+            self._enforce_top()
+
+    def truncated_from(self, index: int) -> None:
+        while len(self._stack) > 1 and self._stack[-1][0] >= index:
+            self._stack.pop()
+        self._enforce_top()
+
+    def committed(self, index: int) -> bool:
+        """Everything up to `index` is committed. Says whether there is a new base."""
+        old = len(self._stack)
+        while len(self._stack) > 1 and self._stack[1][0] <= index:
+            del self._stack[0]
+        return len(self._stack) != old
+
+    def learned(self, base: Base) -> None:
+        """`base` is committed, wherever the log stands."""
+        self._stack = [(base.index, base.configuration), *(known for known in self._stack if known[0] > base.index)]
+        self._enforce_top()
+
+    def _enforce_top(self) -> None:
+        self.in_force_index, self.in_force = self._stack[-1]

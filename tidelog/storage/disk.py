@@ -1,0 +1,72 @@
+"""The operations on files that storage is built from: few enough to be simulated.
+
+Two rules that a simulated disk enforces and a real one merely punishes: nothing is durable before `File.sync`
+returned, and no name (created, renamed, removed) is durable before `Disk.sync_directory` of its folder returned.
+A failed sync leaves the file's state unknown; it must never be retried (the kernel may have dropped the pages).
+"""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+Buffer = bytes | bytearray | memoryview
+
+
+class File(Protocol):
+    @property
+    def alignment(self) -> int:
+        """1 for ordinary files. Otherwise (O_DIRECT) position, length and memory of a write must be multiples of it."""
+        ...
+
+    def size(self) -> int: ...
+
+    def read_at(self, position: int, length: int) -> bytes:
+        """Exactly `length` bytes, fewer only at the end of the file."""
+        ...
+
+    def write_at(self, position: int, buffers: Sequence[Buffer]) -> None:
+        """All of `buffers`, one after the other. On an error any part may have been written."""
+        ...
+
+    def sync(self) -> None:
+        """Returns when everything written to the file so far is on stable storage."""
+        ...
+
+    def truncate(self, length: int) -> None:
+        """Cut or extend (with a hole that reads as zeros) to `length`; durable with the next sync."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class Disk(Protocol):
+    def make_directory(self, path: str) -> None:
+        """Create `path` and missing parents; no error when it is there. Durable: syncs the parents itself."""
+        ...
+
+    def list_directory(self, path: str) -> list[str]:
+        """Names in `path`, sorted; empty when there is no such folder."""
+        ...
+
+    def remove_directory(self, path: str) -> None:
+        """Remove an empty folder."""
+        ...
+
+    def exists(self, path: str) -> bool: ...
+
+    def open_read(self, path: str) -> File: ...
+
+    def open_write(self, path: str, *, direct: bool = False) -> File:
+        """Open for reading and writing, created empty when missing. `direct` asks for O_DIRECT; see File.alignment."""
+        ...
+
+    def rename(self, old: str, new: str) -> None:
+        """Atomic; replaces `new` when it is there."""
+        ...
+
+    def remove(self, path: str) -> None: ...
+
+    def sync_directory(self, path: str) -> None: ...
+
+    def lock(self, path: str) -> File:
+        """Hold an exclusive lock on the file `path` until it is closed. Raises BlockingIOError when another has it."""
+        ...

@@ -1,0 +1,173 @@
+"""The disk of this machine, through `os`. See `disk` for the rules it must keep.
+
+`sync` chooses what File.sync means: `fdatasync` (default), `range` (VDL's sync_file_range: no metadata, no flush of
+the drive's cache; survives a crash of the process or the kernel, not a loss of power) or `none` (tests of other things).
+"""
+
+import ctypes
+import errno
+import fcntl
+import mmap
+import os
+from collections.abc import Callable, Sequence
+from typing import Literal
+
+from tidelog.storage.disk import Buffer, File
+from tidelog.storage.errors import SyncFailedError
+
+SyncMode = Literal["fdatasync", "range", "none"]
+
+DIRECT_ALIGNMENT = 4096
+BUFFERS_PER_CALL_MAX = 1024  # IOV_MAX on Linux
+
+# sync_file_range(2): wait for writeback in flight, start it for what is dirty, wait for that.
+_RANGE_WAIT_WRITE_WAIT = 1 | 2 | 4
+
+
+def _sync_file_range(descriptor: int) -> None:
+    if _libc.sync_file_range(descriptor, ctypes.c_int64(0), ctypes.c_int64(0), _RANGE_WAIT_WRITE_WAIT) != 0:
+        code = ctypes.get_errno()
+        raise OSError(code, os.strerror(code))
+
+
+def _sync_nothing(_descriptor: int) -> None:
+    pass
+
+
+_libc = ctypes.CDLL(None, use_errno=True)
+_SYNC: dict[SyncMode, Callable[[int], None]] = {
+    "fdatasync": os.fdatasync,
+    "range": _sync_file_range,
+    "none": _sync_nothing,
+}
+
+
+class RealFile:
+    def __init__(self, descriptor: int, alignment: int, sync: Callable[[int], None]) -> None:
+        self._descriptor = descriptor
+        self._sync = sync
+        self.alignment = alignment
+
+    def fileno(self) -> int:
+        return self._descriptor
+
+    def size(self) -> int:
+        return os.fstat(self._descriptor).st_size
+
+    def read_at(self, position: int, length: int) -> bytes:
+        if self.alignment > 1:
+            return self._read_aligned(position, length)
+        data = os.pread(self._descriptor, length, position)
+        if len(data) == length:
+            return data
+        parts = [data]
+        while data and (missing := length - sum(map(len, parts))):
+            data = os.pread(self._descriptor, missing, position + length - missing)
+            parts.append(data)
+        return b"".join(parts)
+
+    def _read_aligned(self, position: int, length: int) -> bytes:
+        first = position - position % self.alignment
+        last = -(-(position + length) // self.alignment) * self.alignment
+        with mmap.mmap(-1, last - first) as memory:
+            read = os.preadv(self._descriptor, [memory], first)
+            return memory[position - first : min(read, position - first + length)]
+
+    def write_at(self, position: int, buffers: Sequence[Buffer]) -> None:
+        for first in range(0, len(buffers), BUFFERS_PER_CALL_MAX):
+            part = buffers[first : first + BUFFERS_PER_CALL_MAX]
+            expected = sum(map(len, part))
+            written = os.pwritev(self._descriptor, part, position)
+            if written < expected:
+                self._write_rest(position, b"".join(part), written)
+            position += expected
+
+    def _write_rest(self, position: int, data: bytes, written: int) -> None:
+        """A write was cut short: go on until the disk takes it all or says why not."""
+        if self.alignment > 1:
+            raise OSError(errno.EIO, f"short direct write: {written} of {len(data)} bytes at {position}")
+        view = memoryview(data)
+        while written < len(data):
+            advanced = os.pwrite(self._descriptor, view[written:], position + written)
+            if advanced == 0:
+                raise OSError(errno.EIO, f"the file takes no more bytes at {position + written}")
+            written += advanced
+
+    def sync(self) -> None:
+        try:
+            self._sync(self._descriptor)
+        except OSError as error:
+            raise SyncFailedError(f"sync of descriptor {self._descriptor}: {error}") from error
+
+    def truncate(self, length: int) -> None:
+        os.ftruncate(self._descriptor, length)
+
+    def close(self) -> None:
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+    def __del__(self) -> None:
+        self.close()
+
+
+class RealDisk:
+    def __init__(self, sync: SyncMode = "fdatasync", *, direct: bool = True) -> None:
+        self._sync = _SYNC[sync]
+        self._direct = direct and hasattr(os, "O_DIRECT")
+
+    def make_directory(self, path: str) -> None:
+        if os.path.isdir(path):
+            return
+        parent = os.path.dirname(os.path.abspath(path))
+        self.make_directory(parent)
+        os.mkdir(path)
+        self.sync_directory(parent)
+
+    def list_directory(self, path: str) -> list[str]:
+        return sorted(os.listdir(path)) if os.path.isdir(path) else []
+
+    def remove_directory(self, path: str) -> None:
+        os.rmdir(path)
+
+    def exists(self, path: str) -> bool:
+        return os.path.exists(path)
+
+    def open_read(self, path: str) -> File:
+        return RealFile(os.open(path, os.O_RDONLY | os.O_CLOEXEC), 1, self._sync)
+
+    def open_write(self, path: str, *, direct: bool = False) -> File:
+        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
+        if direct and self._direct:
+            try:
+                descriptor = os.open(path, flags | os.O_DIRECT, 0o644)
+            except OSError as error:
+                if error.errno != errno.EINVAL:  # what a file system without O_DIRECT (tmpfs) answers
+                    raise
+            else:
+                return RealFile(descriptor, DIRECT_ALIGNMENT, self._sync)
+        return RealFile(os.open(path, flags, 0o644), 1, self._sync)
+
+    def rename(self, old: str, new: str) -> None:
+        os.rename(old, new)
+
+    def remove(self, path: str) -> None:
+        os.unlink(path)
+
+    def sync_directory(self, path: str) -> None:
+        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(descriptor)
+        except OSError as error:
+            raise SyncFailedError(f"sync of the folder {path}: {error}") from error
+        finally:
+            os.close(descriptor)
+
+    def lock(self, path: str) -> File:
+        file = RealFile(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644), 1, self._sync)
+        try:
+            fcntl.flock(file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            file.close()
+            raise
+        return file

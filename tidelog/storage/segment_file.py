@@ -1,0 +1,141 @@
+"""The active segment's file as the writer sees it: two regions that grow, in blocks that exist already.
+
+Only the writer's thread comes here. A direct file takes whole blocks from aligned memory, so what is appended goes
+through a staging buffer, and the last, partial block of a region is kept and written again with what follows it. The
+bytes before stay the same in such a rewrite, so a torn one cannot harm them. An ordinary file takes the buffers as
+they are. Writing the same run again after a failure is harmless: every write names its position.
+"""
+
+import mmap
+import os
+from collections.abc import Sequence
+
+from tidelog.storage.disk import Buffer, Disk, File
+from tidelog.storage.segment import (
+    BLOCK_BYTES,
+    SETTLED_AT,
+    TRAILER_BYTES,
+    Segment,
+    encode_header,
+    encode_settled_mark,
+)
+
+
+class Staging:
+    """Page-aligned memory for direct writes, made once and used for every one."""
+
+    def __init__(self, size: int) -> None:
+        if size <= 0 or size % BLOCK_BYTES:
+            raise ValueError(f"the staging buffer has {size} bytes; it must be a multiple of {BLOCK_BYTES}")
+        self.size = size
+        self.view = memoryview(mmap.mmap(-1, size))
+
+
+class _Region:
+    """A part of the file that is appended to from its start."""
+
+    def __init__(self, start: int) -> None:
+        self._start = start
+        self._block_at = 0  # region position of the block kept in `_block`
+        self._block = b""  # its bytes so far
+
+    def write(self, file: File, position: int, buffers: Sequence[Buffer], staging: Staging) -> None:
+        if file.alignment == 1:
+            file.write_at(self._start + position, buffers)
+            return
+        block_at = position - position % BLOCK_BYTES
+        filled = position - block_at
+        staging.view[:filled] = self._bytes_before(file, block_at, filled)
+        for buffer in buffers:
+            taken = 0
+            while taken < len(buffer):
+                part = min(len(buffer) - taken, staging.size - filled)
+                staging.view[filled : filled + part] = buffer[taken : taken + part]
+                filled += part
+                taken += part
+                if filled == staging.size:
+                    file.write_at(self._start + block_at, [staging.view])
+                    block_at += filled
+                    filled = 0
+        self._write_last(file, block_at, filled, staging)
+
+    def _write_last(self, file: File, block_at: int, filled: int, staging: Staging) -> None:
+        whole = -(-filled // BLOCK_BYTES) * BLOCK_BYTES
+        if filled:
+            staging.view[filled:whole] = bytes(whole - filled)
+            file.write_at(self._start + block_at, [staging.view[:whole]])
+        partial_at = filled - filled % BLOCK_BYTES
+        self._block_at = block_at + partial_at
+        self._block = bytes(staging.view[partial_at:filled])
+
+    def _bytes_before(self, file: File, block_at: int, length: int) -> bytes:
+        if not length:
+            return b""
+        if self._block_at == block_at and len(self._block) >= length:
+            return self._block[:length]
+        return file.read_at(self._start + block_at, BLOCK_BYTES)[:length]  # after a restart or a truncation
+
+
+class SegmentFile:
+    def __init__(self, file: File, segment: Segment) -> None:
+        shape = segment.shape
+        self._file = file
+        self._identity = segment.identity
+        self._shape = shape
+        self._data = _Region(0)
+        self._rows = _Region(shape.data_bytes_max)
+
+    def write_header(self, staging: Staging) -> None:
+        self._write_trailer(b"", staging)
+
+    def write_run(
+        self,
+        position: int,
+        data: Sequence[Buffer],
+        rows_position: int,
+        rows: Sequence[Buffer],
+        staging: Staging,
+    ) -> None:
+        self._data.write(self._file, position, data, staging)
+        self._rows.write(self._file, rows_position, rows, staging)
+
+    def write_settled_mark(self, count: int, chain: int, staging: Staging) -> None:
+        self._write_trailer(encode_settled_mark(count, chain), staging)
+
+    def _write_trailer(self, mark: bytes, staging: Staging) -> None:
+        header = encode_header(self._identity, self._shape)
+        block = staging.view[:TRAILER_BYTES]
+        block[:] = bytes(TRAILER_BYTES)
+        block[: len(header)] = header
+        block[SETTLED_AT : SETTLED_AT + len(mark)] = mark
+        self._file.write_at(self._shape.trailer_at, [block])
+
+    def sync(self) -> None:
+        self._file.sync()
+
+    def close(self) -> None:
+        self._file.close()
+
+
+def create_segment_file(disk: Disk, folder: str, segment: Segment, staging: Staging) -> SegmentFile:
+    """Begin the segment: in the prepared file of its sequence when there is one, in a new sparse one otherwise."""
+    path = os.path.join(folder, segment.active_name)
+    prepared = disk.exists(path)
+    file = disk.open_write(path, direct=True)
+    try:
+        if not prepared or file.size() != segment.shape.file_bytes:
+            file.truncate(segment.shape.file_bytes)
+            file.sync()
+            disk.sync_directory(folder)
+        segment_file = SegmentFile(file, segment)
+        segment_file.write_header(staging)
+    except OSError:
+        file.close()
+        raise
+    return segment_file
+
+
+def open_segment_file(disk: Disk, folder: str, segment: Segment) -> SegmentFile:
+    """Go on with a segment that recovery found."""
+    return SegmentFile(disk.open_write(os.path.join(folder, segment.active_name), direct=True), segment)
+

@@ -1,0 +1,206 @@
+"""The storage of one node: its data directory, the logs and votes of its streams, and the writer that serves them all.
+
+    <directory>/
+      lock                    held by the process that works here
+      node.json               format version
+      votes                   terms and votes (see `hard_states`)
+      pool/                   files waiting to be reused (see `pool`)
+      streams/<number>/       one folder a stream: stream.json and its segments
+
+Three threads meet here, and only here. The loop owns the store and its logs. The writer's thread calls `run_writer`, the
+housekeeper's `run_housekeeping`; both leave their results in queues that the loop empties with `deliver`. A simulator
+calls all three in turn.
+"""
+
+import os
+import random
+import uuid
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from tidelog.storage.disk import Disk, File
+from tidelog.storage.errors import DirectoryLockedError, FormatVersionError, StorageError
+from tidelog.storage.hard_states import HardStates, StoredVote
+from tidelog.storage.housekeeping import DISK_FULL, Housekeeper
+from tidelog.storage.pool import FilePool
+from tidelog.storage.readers import SegmentReaders
+from tidelog.storage.recovery import recover_stream
+from tidelog.storage.segment_file import Staging
+from tidelog.storage.settings import StorageSettings
+from tidelog.storage.small_file import encode_json, read_json, replace_file
+from tidelog.storage.stream_log import RecoveredLog, StreamLog, Surroundings
+from tidelog.storage.stream_state import STATE_NAME, Floor, StreamState
+from tidelog.storage.tail_cache import TailCache
+from tidelog.storage.writer import Completion, GroupCommitWriter
+
+FORMAT = 1
+NO_VOTE_YET = StoredVote(0, None)
+
+
+@dataclass(slots=True)
+class Delivered:
+    """What has become durable since the last call."""
+
+    logs: list[StreamLog] = field(default_factory=list[StreamLog])  # their durable_index has moved
+    votes: list[tuple[int, StoredVote]] = field(default_factory=list[tuple[int, StoredVote]])
+
+
+class Store:
+    def __init__(self, disk: Disk, directory: str, settings: StorageSettings, rng: random.Random) -> None:
+        """Open the directory, making it when it is empty, and recover what it holds."""
+        self._disk = disk
+        self._directory = directory
+        self._rng = rng
+        self._completions: deque[Completion] = deque()
+        self._callbacks: deque[Callable[[], None]] = deque()
+        disk.make_directory(directory)
+        self._lock = _lock(disk, directory)
+        _check_format(disk, directory)
+        self._hard_states = HardStates(disk, directory)
+        self._votes = self._hard_states.states()
+        self.housekeeper = Housekeeper()
+        self.writer = GroupCommitWriter(disk, self._hard_states, self.housekeeper, settings.staging_bytes)
+        self.on_report: Callable[[], None] = lambda: None  # called by other threads when `deliver` has something to take
+        self._readers = SegmentReaders(disk, settings.readers_max)
+        self._around = Surroundings(
+            disk=disk,
+            writer=self.writer,
+            housekeeper=self.housekeeper,
+            pool=FilePool(disk, os.path.join(directory, "pool"), settings.pool_files_max),
+            readers=self._readers,
+            cache=TailCache(settings.tail_cache_bytes),
+            spare_staging=Staging(settings.staging_bytes),
+            shape=settings.shape,
+            queue_bytes_max=settings.queue_bytes_max,
+            rng=rng,
+            on_loop=self._run_on_loop,
+        )
+        self.streams: dict[int, StreamLog] = {}
+        self._streams_folder = os.path.join(directory, "streams")
+        disk.make_directory(self._streams_folder)
+        self._recover_streams()
+
+    def _recover_streams(self) -> None:
+        for name in self._disk.list_directory(self._streams_folder):
+            folder = os.path.join(self._streams_folder, name)
+            if self._disk.exists(os.path.join(folder, STATE_NAME)):
+                recovered = recover_stream(self._disk, folder, self._around.shape)
+                self.streams[int(name)] = StreamLog(folder, recovered, self._around)
+            else:  # creating or deleting it did not finish
+                _remove_folder(self._disk, folder)
+
+    # The loop's side.
+
+    def create_stream(self, stream: int, configuration: bytes) -> StreamLog:
+        """A new, empty log. `configuration` is the membership that its first entries are replicated under."""
+        if stream in self.streams:
+            raise StorageError(f"stream {stream} is there already")
+        folder = self._folder(stream)
+        self._disk.make_directory(folder)
+        state = StreamState(
+            stream=stream,
+            uuid=uuid.UUID(int=self._rng.getrandbits(128)).bytes,
+            era=0,
+            floor=Floor(0, 0, 0),
+            start_offset=0,
+            configuration_index=0,
+            configuration=configuration,
+        )
+        replace_file(self._disk, os.path.join(folder, STATE_NAME), state.encode())
+        log = StreamLog(folder, RecoveredLog(state, [], None, 0, [], 0, None), self._around)
+        self.streams[stream] = log
+        return log
+
+    def delete_stream(self, stream: int) -> None:
+        folder = self._folder(stream)
+
+        def forget() -> None:
+            self._hard_states.forget(stream)
+            self.housekeeper.submit(lambda: _remove_folder(self._disk, folder))
+
+        self.streams.pop(stream).remove(forget)
+        self._votes.pop(stream, None)
+
+    def vote(self, stream: int) -> StoredVote:
+        """Term and vote as they were durable when the store was opened or last reported."""
+        return self._votes.get(stream, NO_VOTE_YET)
+
+    def save_vote(self, stream: int, vote: StoredVote) -> None:
+        self.writer.submit_vote(stream, vote)
+
+    def deliver(self) -> Delivered:
+        """Take in what the other threads have done."""
+        delivered = Delivered()
+        while self._completions:
+            completion = self._completions.popleft()
+            self.writer.queued_bytes -= completion.data_bytes
+            log = self.streams.get(completion.stream)
+            if log is None:
+                continue  # deleted meanwhile
+            if completion.vote is not None:
+                self._votes[completion.stream] = completion.vote
+                delivered.votes.append((completion.stream, completion.vote))
+            if log.deliver(completion):
+                delivered.logs.append(log)
+        while self._callbacks:
+            self._callbacks.popleft()()
+        return delivered
+
+    def close(self) -> None:
+        """Let go of the directory. What waits to be written is not: run the writer first for a clean stop."""
+        self._readers.clear()
+        self.writer.close()
+        self._lock.close()
+
+    # The other threads' side.
+
+    def run_writer(self) -> None:
+        """One group commit."""
+        completions = self.writer.run_cycle()
+        if completions:
+            self._completions.extend(completions)
+            self.on_report()
+
+    def run_housekeeping(self) -> bool:
+        """One task; false when there is none, or none that the full disk has room for."""
+        try:
+            return self.housekeeper.run_next()
+        except OSError as error:
+            if error.errno in DISK_FULL:
+                return False
+            raise
+
+    def _run_on_loop(self, callback: Callable[[], None]) -> None:
+        self._callbacks.append(callback)
+        self.on_report()
+
+    def _folder(self, stream: int) -> str:
+        return os.path.join(self._streams_folder, str(stream))
+
+
+def _lock(disk: Disk, directory: str) -> File:
+    try:
+        return disk.lock(os.path.join(directory, "lock"))
+    except BlockingIOError:
+        raise DirectoryLockedError(f"{directory} is in use by another process: stop that one first") from None
+
+
+def _check_format(disk: Disk, directory: str) -> None:
+    path = os.path.join(directory, "node.json")
+    if not disk.exists(path):
+        replace_file(disk, path, encode_json({"format": FORMAT}))
+    found = read_json(disk, path)["format"]
+    if found != FORMAT:
+        raise FormatVersionError(f"{directory} has format {found}; this version reads {FORMAT}")
+
+
+def _remove_folder(disk: Disk, folder: str) -> None:
+    """Remove a stream's folder, its state file first: without that one the rest is known to be a leftover."""
+    names = disk.list_directory(folder)
+    for name in sorted(names, key=lambda name: name != STATE_NAME):
+        disk.remove(os.path.join(folder, name))
+        if name == STATE_NAME:
+            disk.sync_directory(folder)
+    disk.remove_directory(folder)
+    disk.sync_directory(os.path.dirname(folder))

@@ -1,0 +1,482 @@
+"""The log of one stream: record batches in segments, one index with two views, everything new in memory at once.
+
+It is the `Log` that consensus works on, and what consumers read. Appends and truncations change memory at once; the same
+calls queue operations for the group-commit writer, in the same order, and `deliver` takes its reports back. Everything
+here runs on the loop's thread and never waits for a disk, apart from reads of what is no longer cached.
+
+    first_index - 1 <= durable_index <= last_index        (a take-over that is not yet durable: durable_index is one less)
+    start_offset <= next_offset, and offsets are dense: an entry's offset is the end of the one before
+
+A report from before a truncation says nothing about what was appended after it, even at the same index. So each
+truncation begins a new `generation`, and only reports of the current one count.
+
+Cost: an append is some `struct` calls a batch and no copy; lookup by index is arithmetic, by offset or time a binary search.
+"""
+
+import os
+import random
+import struct
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from tidelog.raft.log import Buffer, Entry, EntryKind
+from tidelog.storage.disk import Disk
+from tidelog.storage.errors import BatchTooLargeError, LogMismatchError
+from tidelog.storage.housekeeping import Housekeeper, Leftover, close_segment, prepare_spare, remove_leftovers
+from tidelog.storage.index_file import encode_index
+from tidelog.storage.pool import FilePool
+from tidelog.storage.readers import Chunk, SegmentReaders
+from tidelog.storage.rows import ROW_BYTES
+from tidelog.storage.segment import NO_LINK, Identity, Segment, SegmentShape, active_name
+from tidelog.storage.segment_file import Staging
+from tidelog.storage.segments import Segments
+from tidelog.storage.stream_state import Floor, StreamState
+from tidelog.storage.tail_cache import Tail, TailCache
+from tidelog.storage.terms import TermHistory, TermStart
+from tidelog.storage.writer import (
+    Append,
+    Begin,
+    Close,
+    Completion,
+    DropSuffix,
+    Durable,
+    GroupCommitWriter,
+    SaveState,
+    Settle,
+)
+from tidelog.wire.batch import build_own_batch, read_facts, read_stamp, stamp
+
+_CONTEXT = struct.Struct(">QQ")
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What all streams of a node share."""
+
+    disk: Disk
+    writer: GroupCommitWriter
+    housekeeper: Housekeeper
+    pool: FilePool
+    readers: SegmentReaders
+    cache: TailCache
+    spare_staging: Staging
+    shape: SegmentShape
+    queue_bytes_max: int
+    rng: random.Random
+    on_loop: Callable[[Callable[[], None]], None]  # have the loop's thread run something, from any thread
+
+
+@dataclass(frozen=True, slots=True)
+class RecoveredLog:
+    """What recovery found in a stream's folder."""
+
+    state: StreamState
+    segments: Sequence[Segment]  # oldest first
+    active: Segment | None  # the last of them, when it can be appended to
+    active_settled: int  # how many of its rows the settled mark vouches for
+    configurations: Sequence[tuple[int, bytes]]  # the membership entries in the segments
+    next_sequence: int
+    spare_sequence: int | None  # a file that was prepared and not used
+
+
+class StreamLog:
+    def __init__(self, folder: str, recovered: RecoveredLog, surroundings: Surroundings) -> None:
+        state, floor = recovered.state, recovered.state.floor
+        self.stream = state.stream
+        self.uuid = state.uuid
+        self._folder = folder
+        self._around = surroundings
+        self._writer = surroundings.writer
+        self._shape = surroundings.shape
+        self._era = state.era
+        self._floor = floor
+        self._configurations = [(state.configuration_index, state.configuration), *recovered.configurations]
+        self._next_sequence = recovered.next_sequence
+        self._spare_sequence = recovered.spare_sequence
+        self._spare_wanted = recovered.spare_sequence is not None
+        self._generation = 0
+        self._full = False
+        self._settled = recovered.active_settled
+        self._segments = Segments(folder, recovered.segments, surroundings.readers)
+        self._terms = TermHistory(TermStart(floor.term, floor.index, floor.offset))
+        for segment in recovered.segments:
+            for start in segment.term_starts:
+                self._terms.add(*start)
+        self.first_index = floor.index + 1
+        self.start_offset = state.start_offset
+        self.last_index = recovered.segments[-1].last_index if recovered.segments else floor.index
+        self.next_offset = recovered.segments[-1].next_offset if recovered.segments else floor.offset
+        self.durable_index = self.last_index
+        self._tail = Tail(self.last_index + 1)
+        self._run_data: list[Buffer] = []
+        self._run_rows: list[Buffer] = []
+        self._writer.add_stream(self.stream, folder, recovered.active)
+        for segment in recovered.segments[:-1]:
+            self._closing(segment)()
+        if recovered.active is None:
+            self._begin_segment()
+
+    # Appending.
+
+    @property
+    def accepting(self) -> bool:
+        return not self._full and self._writer.queued_bytes < self._around.queue_bytes_max
+
+    @property
+    def full(self) -> bool:
+        """The disk has no room for what waits to be written."""
+        return self._full
+
+    def append_new(self, term: int, kind: EntryKind, data: Sequence[Buffer]) -> int:
+        """The leader's append. A batch in writable memory is stamped where it lies."""
+        if kind is EntryKind.DATA:
+            batches = [bytearray(batch) if isinstance(batch, bytes) else batch for batch in data]
+            facts = self._facts(batches)
+            for batch, fact in zip(batches, facts, strict=True):
+                stamp(batch, self.next_offset, term)
+                self._take(Entry(self.last_index + 1, term, kind, batch), batch, fact)
+        else:
+            for content in data:
+                batch = build_own_batch(kind, content, self.next_offset, term)
+                self._take(Entry(self.last_index + 1, term, kind, content), batch, self._facts([batch])[0])
+        self._submit_run()
+        return self.last_index
+
+    def append_received(self, entries: Sequence[Entry]) -> None:
+        batches = self._batches_of(entries)
+        for entry, batch, fact in zip(entries, batches, self._facts(batches), strict=True):
+            self._take(entry, batch, fact)
+        self._submit_run()
+
+    def _batches_of(self, entries: Sequence[Entry]) -> list[Buffer]:
+        """The entries' batches, each checked to have the place that it is stamped with."""
+        batches: list[Buffer] = []
+        next_index, next_offset = self.last_index + 1, self.next_offset
+        for entry in entries:
+            if entry.kind is EntryKind.DATA:
+                batch = entry.data
+            else:
+                batch = build_own_batch(entry.kind, entry.data, next_offset, entry.term)
+            place = (entry.index, *read_stamp(batch))
+            if place != (next_index, next_offset, entry.term):
+                raise LogMismatchError(
+                    f"stream {self.stream}: (index, offset, epoch) of an entry is {place}, "
+                    f"its place is {(next_index, next_offset, entry.term)}"
+                )
+            batches.append(batch)
+            next_index += 1
+            next_offset += read_facts(batch)[2] + 1
+        return batches
+
+    def _facts(self, batches: Sequence[Buffer]) -> list[tuple[int, int, int, int]]:
+        """Facts of all batches, before the first of them is taken in: a bad one must not leave half an append."""
+        facts = [read_facts(batch) for batch in batches]
+        for batch, (size, *_) in zip(batches, facts, strict=True):
+            if size != len(batch):
+                raise LogMismatchError(f"stream {self.stream}: a batch of {len(batch)} bytes says it has {size}")
+            if size > self._shape.data_bytes_max:
+                raise BatchTooLargeError(f"a batch of {size} bytes; a segment holds {self._shape.data_bytes_max}")
+        return facts
+
+    def _take(self, entry: Entry, batch: Buffer, facts: tuple[int, int, int, int]) -> None:
+        """Give the entry its place in memory, and its bytes to the run that goes to the writer."""
+        size, crc, last_offset_delta, timestamp = facts
+        segment = self._segments.last
+        if not segment.has_room(size):
+            self._submit_run()
+            self._begin_segment()
+            segment = self._segments.last
+        self._terms.add(entry.term, entry.index, self.next_offset)
+        synced = max(0, self.durable_index - segment.first_index + 1)
+        row = segment.append(size, last_offset_delta + 1, timestamp, entry.term, crc, entry.kind, synced)
+        self._run_data.append(batch)
+        self._run_rows.append(row)
+        self.last_index = entry.index
+        self.next_offset = segment.next_offset
+        if entry.kind is EntryKind.CONFIGURATION:
+            self._configurations.append((entry.index, bytes(entry.data)))
+        self._around.cache.append(self._tail, entry)
+        if not self._spare_wanted and segment.length * 2 > self._shape.data_bytes_max:
+            self._want_spare()
+
+    def _submit_run(self) -> None:
+        if not self._run_data:
+            return
+        segment = self._segments.last
+        size = sum(map(len, self._run_data))
+        rows_position = (segment.count - len(self._run_rows)) * ROW_BYTES
+        durable = Durable(self._generation, self.last_index)
+        self._writer.submit(
+            self.stream,
+            Append(segment, segment.length - size, self._run_data, size, rows_position, self._run_rows, durable),
+        )
+        self._run_data, self._run_rows = [], []
+
+    def settle(self) -> None:
+        """The stream is at rest: mark what is durable, so that later damage to it cannot pass for an unfinished write."""
+        active = self._segments.last
+        if active.count != self._settled and self.durable_index == self.last_index:
+            self._settled = active.count
+            self._writer.submit(self.stream, Settle(active, active.count, active.chain))
+
+    # Truncating, trimming, beginning anew.
+
+    def truncate_from(self, index: int) -> None:
+        if index > self.last_index:
+            return
+        if index < self.first_index:
+            raise LogMismatchError(f"stream {self.stream}: truncation from {index}, the log begins at {self.first_index}")
+        self._generation += 1
+        self.last_index = index - 1
+        self.durable_index = min(self.durable_index, self.last_index)
+        self._around.cache.cut_from(self._tail, index)
+        self._tail.durable_index = self.durable_index
+        self._terms.cut_from(index)
+        while self._configurations[-1][0] >= index:
+            self._configurations.pop()
+        active = self._segments.last
+        if index >= active.first_index:
+            active.cut(self._segments.rows(active), index - active.first_index)
+            self._unsettle(active)
+        else:
+            self._drop_suffix(index)
+        self.next_offset = self._segments.last.next_offset
+
+    def _unsettle(self, active: Segment) -> None:
+        """A mark of rows that are gone would make what takes their place look damaged."""
+        if self._settled > active.count:
+            self._settled = 0
+            self._writer.submit(self.stream, Settle(active, 0, 0))
+
+    def _drop_suffix(self, index: int) -> None:
+        """Whole segments go, the one that holds the entry before is cut, and a new one is begun behind it."""
+        removed = self._segments.take_from(index)
+        for segment in removed:
+            self._around.readers.forget(segment)
+        kept = self._segments.last if self._segments else None
+        if kept is None or kept.last_index < index:
+            self._writer.submit(self.stream, DropSuffix(removed, None, 0, b""))
+        else:
+            rows = bytes(self._segments.rows(kept))
+            kept.cut(rows, index - kept.first_index)
+            self._writer.submit(self.stream, DropSuffix(removed, kept, kept.length, encode_index(kept, rows)))
+        self._begin_segment()
+
+    def trim(self, start_offset: int, committed_index: int) -> None:
+        """Move the log start, and delete the segments that lie before it and hold only committed entries."""
+        if start_offset <= self.start_offset:
+            return
+        if start_offset > self.next_offset:
+            raise LogMismatchError(f"stream {self.stream}: log start {start_offset} behind the end {self.next_offset}")
+        self.start_offset = start_offset
+        deletable = 0
+        for segment in self._segments:
+            if segment is self._segments.last or segment.next_offset > start_offset:
+                break
+            if segment.last_index > min(committed_index, self.durable_index):
+                break
+            deletable += 1
+        dropped = self._segments.take_first(deletable)
+        if dropped:
+            last = dropped[-1]
+            self._floor = Floor(last.last_index, last.last_term, last.next_offset)
+            self.first_index = last.last_index + 1
+            self._terms.drop_before(TermStart(last.last_term, last.last_index, last.next_offset))
+            while len(self._configurations) > 1 and self._configurations[1][0] <= last.last_index:
+                del self._configurations[0]
+        self._save_state(dropped)
+
+    def takeover_context(self) -> bytes:
+        index, configuration = self._configurations[0]
+        return _CONTEXT.pack(self._floor.offset, index) + configuration
+
+    def take_over(self, index: int, term: int, context: bytes) -> None:
+        offset, configuration_index = _CONTEXT.unpack_from(context)
+        dropped = self._segments.take_first(len(self._segments))
+        self._generation += 1
+        self._era += 1
+        self._floor = Floor(index, term, offset)
+        self._configurations = [(configuration_index, context[_CONTEXT.size :])]
+        self._terms = TermHistory(TermStart(term, index, offset))
+        self._around.cache.cut_from(self._tail, 0)
+        self._tail = Tail(index + 1)
+        self.first_index, self.last_index = index + 1, index
+        self.start_offset = max(self.start_offset, offset)
+        self.next_offset = offset
+        self.durable_index = self._tail.durable_index = index - 1  # until the new state is on disk
+        self._save_state(dropped, Durable(self._generation, index))
+        self._begin_segment()
+
+    def _save_state(self, dropped: Sequence[Segment], durable: Durable | None = None) -> None:
+        around, folder = self._around, self._folder
+        leftovers = [Leftover(s.active_name, s.closed_name, around.readers.forget(s)) for s in dropped]
+
+        def remove_dropped() -> None:
+            if leftovers:
+                around.housekeeper.submit(lambda: remove_leftovers(around.disk, around.pool, folder, leftovers))
+
+        self._writer.submit(self.stream, SaveState(self.state().encode(), remove_dropped, durable))
+
+    def state(self) -> StreamState:
+        index, configuration = self._configurations[0]
+        return StreamState(self.stream, self.uuid, self._era, self._floor, self.start_offset, index, configuration)
+
+    def remove(self, then: Callable[[], None]) -> None:
+        """The stream is deleted: nothing more is written, and `then` runs once that is so."""
+        self._around.cache.cut_from(self._tail, 0)
+        for segment in self._segments:
+            self._around.readers.forget(segment)
+        self._writer.submit(self.stream, Close(then))
+
+    # Segments.
+
+    def _begin_segment(self) -> None:
+        previous = self._segments.last if self._segments else None
+        sequence, self._spare_sequence = self._spare_sequence, None
+        self._spare_wanted = False
+        self._settled = 0
+        identity = Identity(
+            stream_uuid=self.uuid,
+            era=self._era,
+            sequence=self._take_sequence() if sequence is None else sequence,
+            first_index=self.last_index + 1,
+            base_offset=previous.next_offset if previous else self._floor.offset,
+            previous_term=previous.last_term if previous else self._floor.term,
+            salt=self._around.rng.getrandbits(32),
+            link=previous.link if previous else NO_LINK,
+        )
+        segment = Segment(identity, self._shape)
+        self._segments.append(segment)
+        self._writer.submit(self.stream, Begin(segment, self._closing(previous)))
+
+    def _closing(self, segment: Segment | None) -> Callable[[], None]:
+        """What closes the segment before, once it is complete on disk."""
+        if segment is None or segment.rows is None:
+            return _nothing
+        around, folder = self._around, self._folder
+        active, closed, length = segment.active_name, segment.closed_name, segment.length
+        index = encode_index(segment, segment.rows)
+
+        def close() -> None:
+            close_segment(around.disk, folder, active, closed, index, length)
+            around.on_loop(segment.forget_rows)
+
+        return lambda: around.housekeeper.submit(close)
+
+    def _want_spare(self) -> None:
+        """The active segment is half full, so the next one will be needed: have its file made meanwhile."""
+        self._spare_wanted = True
+        around, shape, sequence = self._around, self._shape, self._take_sequence()
+        path = os.path.join(self._folder, active_name(sequence))
+
+        def ready() -> None:
+            self._spare_sequence = sequence
+
+        around.housekeeper.submit(
+            lambda: prepare_spare(around.pool, path, shape, around.spare_staging, lambda: around.on_loop(ready))
+        )
+
+    def _take_sequence(self) -> int:
+        self._next_sequence += 1
+        return self._next_sequence - 1
+
+    def deliver(self, completion: Completion) -> bool:
+        """Take a report of the writer in; true when `durable_index` moved."""
+        if completion.full is not None:
+            self._full = completion.full
+        durable = completion.durable
+        if durable is None or durable.generation != self._generation or durable.index <= self.durable_index:
+            return False
+        self.durable_index = self._tail.durable_index = durable.index
+        self._around.cache.shrink()
+        return True
+
+    # Looking up and reading.
+
+    def term_at(self, index: int) -> int:
+        if not self.first_index - 1 <= index <= self.last_index:
+            raise LogMismatchError(
+                f"stream {self.stream}: no term for index {index}, {self.first_index}..{self.last_index} are held"
+            )
+        return self._terms.term_at(index)
+
+    def last_index_of_term_at_most(self, index: int, term: int) -> int:
+        return self._terms.last_index_of_term_at_most(index, term)
+
+    def end_of_term(self, term: int) -> tuple[int, int]:
+        """(largest term <= `term`, the offset where it ends), or (-1, -1)."""
+        return self._terms.end_of(term, self.next_offset)
+
+    def offset_after(self, index: int) -> int:
+        """The offset behind the entry at `index`: the high watermark when `index` is the commit index."""
+        if index >= self.last_index:
+            return self.next_offset
+        return self._segments.offset_of(index + 1) if index >= self.first_index else self._floor.offset
+
+    def index_at_time(self, timestamp: int) -> int | None:
+        """Index of the first entry with a record at or after `timestamp`."""
+        return self._segments.index_at_time(timestamp, self.start_offset)
+
+    def configurations(self) -> list[tuple[int, bytes]]:
+        """(index, content) of the membership in force before the log, and of every membership entry in it."""
+        return list(self._configurations)
+
+    def entries(self, first: int, last: int, bytes_max: int) -> Sequence[Entry]:
+        if self._tail.holds(first):
+            return _cut_to_bytes(self._tail.entries_from(first, last), bytes_max)
+        return self._segments.entries(first, min(last, self._tail.first_index - 1), bytes_max)
+
+    def own_entries(self, first: int, last: int) -> list[Entry]:
+        """The entries first..last that are not records, in order."""
+        return [self.entries(index, index, 1)[0] for index in self._segments.own_indexes(first, last)]
+
+    def read(self, offset: int, committed_index: int, bytes_max: int) -> Sequence[Chunk]:
+        """Record batches from the one that holds `offset` on, in order, as memory or as ranges of a file.
+
+        Nothing behind `committed_index` is given out. At most `bytes_max` bytes, but one batch in any case when there is
+        one; and of one segment at most, so fewer bytes do not mean the end.
+        """
+        if not self.start_offset <= offset <= self.next_offset:
+            raise ValueError(f"offset {offset} is not between {self.start_offset} and {self.next_offset}")
+        if offset == self.next_offset:
+            return []
+        index = self._segments.index_of_offset(offset)
+        last = min(committed_index, self.last_index)
+        if self._tail.holds(index):
+            return _data_within(self._tail.entries_from(index, last), bytes_max)
+        return self._segments.file_ranges(index, min(last, self._tail.first_index - 1), bytes_max)
+
+    @property
+    def newest_timestamp(self) -> int:
+        return max((segment.newest_timestamp for segment in self._segments), default=-1)
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(segment.length for segment in self._segments)
+
+
+def _nothing() -> None:
+    pass
+
+
+def _cut_to_bytes(entries: Sequence[Entry], bytes_max: int) -> Sequence[Entry]:
+    """The first entries with at most `bytes_max` bytes of data, but one in any case."""
+    size = 0
+    for number, entry in enumerate(entries):
+        size += len(entry.data)
+        if size > bytes_max and number:
+            return entries[:number]
+    return entries
+
+
+def _data_within(entries: Sequence[Entry], bytes_max: int) -> list[Chunk]:
+    """The record batches among `entries`, up to `bytes_max` bytes, but one in any case."""
+    chunks: list[Chunk] = []
+    size = 0
+    for entry in entries:
+        if entry.kind is EntryKind.DATA:
+            size += len(entry.data)
+            if size > bytes_max and chunks:
+                break
+            chunks.append(entry.data)
+    return chunks

@@ -1,0 +1,87 @@
+"""The newest entries of every stream, in memory, within one budget of bytes for the node.
+
+Followers and consumers at the tail are served from here, with the memory the batch arrived in. What is not yet durable is
+always here, whatever the budget says: its size is bounded by the writer's queue. When the budget is exceeded the entries
+that came first, over all streams, go first.
+"""
+
+from collections import deque
+from collections.abc import Sequence
+
+from tidelog.raft.log import Entry
+
+
+class Tail:
+    """The cached suffix of one stream: consecutive entries from `first_index` on."""
+
+    __slots__ = ("_entries", "_skipped", "durable_index", "first_index")
+
+    def __init__(self, next_index: int) -> None:
+        self._entries: list[Entry] = []
+        self._skipped = 0  # leading list items that were dropped already; removed in bulk
+        self.first_index = next_index
+        self.durable_index = next_index - 1
+
+    @property
+    def next_index(self) -> int:
+        return self.first_index + len(self._entries) - self._skipped
+
+    def holds(self, index: int) -> bool:
+        return self.first_index <= index < self.next_index
+
+    def entries_from(self, index: int, last: int) -> Sequence[Entry]:
+        start = self._skipped + index - self.first_index
+        return self._entries[start : start + last - index + 1]
+
+    def append(self, entry: Entry) -> None:
+        self._entries.append(entry)
+
+    def drop_first(self) -> int:
+        """Let the oldest entry go; returns its bytes."""
+        entry = self._entries[self._skipped]
+        self._skipped += 1
+        self.first_index += 1
+        if self._skipped > 64 and self._skipped * 2 > len(self._entries):
+            del self._entries[: self._skipped]
+            self._skipped = 0
+        return len(entry.data)
+
+    def cut_from(self, index: int) -> int:
+        """Forget entries at `index` and behind; returns their bytes. An empty tail goes on at `index`."""
+        if index < self.first_index:
+            dropped = sum(len(entry.data) for entry in self._entries[self._skipped :])
+            self._entries, self._skipped, self.first_index = [], 0, index
+            return dropped
+        keep = self._skipped + index - self.first_index
+        dropped = sum(len(entry.data) for entry in self._entries[keep:])
+        del self._entries[keep:]
+        return dropped
+
+
+class TailCache:
+    """The budget, and the order in which entries arrived."""
+
+    def __init__(self, bytes_max: int) -> None:
+        self._bytes_max = bytes_max
+        self._arrivals: deque[tuple[Tail, int]] = deque()
+        self.bytes = 0
+
+    def append(self, tail: Tail, entry: Entry) -> None:
+        tail.append(entry)
+        self._arrivals.append((tail, entry.index))
+        self.bytes += len(entry.data)
+
+    def cut_from(self, tail: Tail, index: int) -> None:
+        self.bytes -= tail.cut_from(index)
+        while self._arrivals and self._arrivals[-1][0] is tail and self._arrivals[-1][1] >= index:
+            self._arrivals.pop()
+
+    def shrink(self) -> None:
+        """Let go of the oldest durable entries until the budget holds."""
+        while self.bytes > self._bytes_max and self._arrivals:
+            tail, index = self._arrivals[0]
+            if tail.first_index == index and tail.holds(index):
+                if index > tail.durable_index:
+                    return  # the writer will get there; entries behind it are younger still
+                self.bytes -= tail.drop_first()
+            self._arrivals.popleft()

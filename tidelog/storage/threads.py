@@ -1,0 +1,72 @@
+"""The two threads that work for a store: the writer and the housekeeper.
+
+A thread whose work fails reports it once and ends; the node must then stop (see `writer`).
+"""
+
+import threading
+from collections.abc import Callable
+
+from tidelog.storage.store import Store
+
+FULL_DISK_RETRY_S = 1.0
+
+
+class _Worker:
+    """A thread that works when it is woken, and from time to time while something is held up."""
+
+    def __init__(self, name: str, work: Callable[[], bool], failed: Callable[[BaseException], None]) -> None:
+        self._work = work
+        self._failed = failed
+        self._woken = threading.Event()
+        self._stopping = False
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._thread.start()
+
+    def wake(self) -> None:
+        self._woken.set()
+
+    def stop(self) -> None:
+        """End once there is nothing left to do."""
+        self._stopping = True
+        self._woken.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        try:
+            while True:
+                held_up = self._work()
+                if self._stopping:
+                    return
+                self._woken.wait(FULL_DISK_RETRY_S if held_up else None)
+                self._woken.clear()
+        except BaseException as error:  # a dead thread must not go unnoticed, whatever ended it
+            self._failed(error)
+
+
+class StorageThreads:
+    def __init__(self, store: Store, failed: Callable[[BaseException], None]) -> None:
+        self._store = store
+        self._writer = _Worker("tidelog-writer", self._write, failed)
+        self._housekeeper = _Worker("tidelog-housekeeper", self._keep_house, failed)
+        store.writer.wake = self._writer.wake
+        store.housekeeper.wake = self._housekeeper.wake
+        self._writer.wake()
+        self._housekeeper.wake()
+
+    def stop(self) -> None:
+        """Write what waits, tidy up, and end both threads. The store stays open."""
+        self._writer.stop()
+        self._housekeeper.stop()
+
+    def _write(self) -> bool:
+        writer = self._store.writer
+        tried_held = False
+        while writer.has_work or (writer.has_held_work and not tried_held):
+            tried_held = True
+            self._store.run_writer()
+        return writer.has_held_work
+
+    def _keep_house(self) -> bool:
+        while self._store.run_housekeeping():
+            pass
+        return len(self._store.housekeeper) > 0

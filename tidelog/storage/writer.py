@@ -1,0 +1,333 @@
+"""The group-commit writer: one at a time, everything that waits, for all streams of the node.
+
+The loop hands in operations and goes on; each stream's are carried out in the order they came. One cycle takes
+everything that waits, writes the votes and syncs them, writes all streams' operations, syncs each dirty file once, and
+only then reports what has become durable. Work that arrives meanwhile makes the next cycle's group.
+
+Faults:
+* a full disk holds the stream's remaining operations back, in order; every later cycle tries them again. Other streams
+  go on. Nothing is lost and nothing is reported durable.
+* any other failed write, and any failed sync, ends the writer for good: `WriterFailedError`, and the node must stop. A
+  sync that failed is never tried again, since the kernel may have dropped the very pages it could not write.
+
+Cost: a copy of the data into aligned memory, two writes and one sync a dirty stream and cycle. This module runs in the
+writer's thread, apart from `submit_*` and `queued_bytes`; it knows nothing of threads itself (see `threads`).
+"""
+
+import os
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+
+from tidelog.storage.disk import Buffer, Disk
+from tidelog.storage.errors import StorageError, SyncFailedError, WriterFailedError
+from tidelog.storage.hard_states import HardStates, StoredVote
+from tidelog.storage.housekeeping import DISK_FULL, Housekeeper, cut_file
+from tidelog.storage.segment import INDEX_SUFFIX, LOG_SUFFIX, Segment
+from tidelog.storage.segment_file import SegmentFile, Staging, create_segment_file, open_segment_file
+from tidelog.storage.small_file import replace_file
+from tidelog.storage.stream_state import STATE_NAME
+
+
+@dataclass(frozen=True, slots=True)
+class Durable:
+    """What the log may count on once the operation is synced. `generation` tells writes before a truncation from later ones."""
+
+    generation: int
+    index: int
+
+
+@dataclass(frozen=True, slots=True)
+class Begin:
+    """The stream goes on in a new segment; `then` runs once the one before is complete on disk."""
+
+    segment: Segment
+    then: Callable[[], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Append:
+    segment: Segment
+    position: int
+    data: Sequence[Buffer]
+    data_bytes: int
+    rows_position: int
+    rows: Sequence[Buffer]
+    durable: Durable
+
+
+@dataclass(frozen=True, slots=True)
+class Settle:
+    """The stream is at rest: note how many rows are durable, so that damage to the last ones shows. 0 takes that back."""
+
+    segment: Segment
+    count: int
+    chain: int
+
+
+@dataclass(frozen=True, slots=True)
+class DropSuffix:
+    """Remove whole segments, newest first, then cut the one that ends the log now, which is closed."""
+
+    removed: Sequence[Segment]
+    kept: Segment | None
+    kept_length: int
+    kept_index: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class SaveState:
+    """Replace the stream's state file; `then` runs once that is durable (removing what the state no longer names)."""
+
+    content: bytes
+    then: Callable[[], None]
+    durable: Durable | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Close:
+    """The stream is removed; `then` runs when nothing of it is written any more."""
+
+    then: Callable[[], None]
+
+
+Operation = Begin | Append | Settle | DropSuffix | SaveState | Close
+
+
+@dataclass(frozen=True, slots=True)
+class Completion:
+    """What one cycle did for one stream."""
+
+    stream: int
+    durable: Durable | None = None
+    full: bool | None = None  # the disk ran full (true), or has room again (false)
+    vote: StoredVote | None = None
+    data_bytes: int = 0
+
+
+@dataclass(slots=True)
+class _Channel:
+    """One stream as the writer sees it."""
+
+    stream: int
+    folder: str
+    held: deque[Operation] = field(default_factory=deque[Operation])
+    segment: Segment | None = None
+    file: SegmentFile | None = None
+    dirty: bool = False
+    full: bool = False
+
+
+class GroupCommitWriter:
+    def __init__(self, disk: Disk, hard_states: HardStates, housekeeper: Housekeeper, staging_bytes: int) -> None:
+        self._disk = disk
+        self._hard_states = hard_states
+        self._housekeeper = housekeeper
+        self._staging = Staging(staging_bytes)
+        self._channels: dict[int, _Channel] = {}
+        self._holding: dict[int, _Channel] = {}  # those with operations that a full disk keeps waiting
+        self._waiting: dict[int, list[Operation]] = {}
+        self._waiting_votes: dict[int, StoredVote] = {}
+        self._lock = threading.Lock()
+        self._failed: Exception | None = None
+        self.queued_bytes = 0  # the loop's count: handed in and not yet reported back
+        self.wake: Callable[[], None] = lambda: None
+
+    # What the loop calls.
+
+    def add_stream(self, stream: int, folder: str, active: Segment | None) -> None:
+        """`active` is the segment that recovery found to go on with."""
+        self._channels[stream] = _Channel(stream, folder, segment=active)
+
+    def submit(self, stream: int, operation: Operation) -> None:
+        if isinstance(operation, Append):
+            self.queued_bytes += operation.data_bytes
+        with self._lock:
+            first = not self._waiting and not self._waiting_votes
+            self._waiting.setdefault(stream, []).append(operation)
+        if first:
+            self.wake()
+
+    def submit_vote(self, stream: int, vote: StoredVote) -> None:
+        with self._lock:
+            first = not self._waiting and not self._waiting_votes
+            self._waiting_votes[stream] = vote
+        if first:
+            self.wake()
+
+    @property
+    def has_work(self) -> bool:
+        return bool(self._waiting or self._waiting_votes)
+
+    @property
+    def has_held_work(self) -> bool:
+        """A full disk keeps operations waiting: cycles should go on from time to time."""
+        return bool(self._holding)
+
+    # What the writer's thread calls.
+
+    def run_cycle(self) -> list[Completion]:
+        """Carry out everything that waits and make it durable; returns what to tell the streams."""
+        if self._failed is not None:
+            raise WriterFailedError(f"the writer has stopped: {self._failed}") from self._failed
+        with self._lock:
+            waiting, self._waiting = self._waiting, {}
+            votes, self._waiting_votes = self._waiting_votes, {}
+        try:
+            return self._write_votes(votes) + self._write_streams(waiting)
+        except (OSError, StorageError) as error:
+            self._failed = error
+            raise WriterFailedError(f"a write or sync failed, what the disk holds is unknown: {error}") from error
+
+    def close(self) -> None:
+        for channel in self._channels.values():
+            if channel.file is not None:
+                channel.file.close()
+                channel.file = None
+        self._hard_states.close()
+
+    def _write_votes(self, votes: dict[int, StoredVote]) -> list[Completion]:
+        if not votes:
+            return []
+        self._hard_states.write(votes)
+        return [Completion(stream, vote=vote) for stream, vote in votes.items()]
+
+    def _write_streams(self, waiting: dict[int, list[Operation]]) -> list[Completion]:
+        busy = dict(self._holding)
+        for stream, operations in waiting.items():
+            busy[stream] = self._channels[stream]
+            busy[stream].held.extend(operations)
+        done = [(channel, *self._write_stream(channel)) for channel in busy.values()]
+        for channel in busy.values():
+            self._sync(channel)
+        return [
+            Completion(channel.stream, durable=durable, full=full, data_bytes=data_bytes)
+            for channel, durable, full, data_bytes in done
+        ]
+
+    def _write_stream(self, channel: _Channel) -> tuple[Durable | None, bool | None, int]:
+        """Carry out the channel's operations until none is left or the disk is full."""
+        durable: Durable | None = None
+        data_bytes = 0
+        was_full = channel.full
+        try:
+            while channel.held:
+                operation = channel.held[0]
+                if isinstance(operation, Append):
+                    run = self._take_run(channel, operation)
+                    self._append(channel, run)
+                    durable = run[-1].durable
+                    data_bytes += sum(append.data_bytes for append in run)
+                    for _ in run:
+                        channel.held.popleft()
+                else:
+                    durable = self._carry_out(channel, operation) or durable
+                    channel.held.popleft()
+        except OSError as error:
+            if error.errno not in DISK_FULL:
+                raise
+            channel.full = True
+            self._holding[channel.stream] = channel
+        else:
+            channel.full = False
+            self._holding.pop(channel.stream, None)
+        return durable, channel.full if channel.full != was_full else None, data_bytes
+
+    def _take_run(self, channel: _Channel, first: Append) -> list[Append]:
+        """The appends that follow each other in one segment: they become one write."""
+        run = [first]
+        position, rows_position = first.position + first.data_bytes, first.rows_position + sum(map(len, first.rows))
+        for operation in islice(channel.held, 1, None):
+            if not isinstance(operation, Append) or operation.segment is not first.segment:
+                break
+            if operation.position != position or operation.rows_position != rows_position:
+                break  # a truncation lies between them
+            run.append(operation)
+            position += operation.data_bytes
+            rows_position += sum(map(len, operation.rows))
+        return run
+
+    def _append(self, channel: _Channel, run: list[Append]) -> None:
+        file = self._open_file(channel, run[0].segment)
+        channel.dirty = True
+        file.write_run(
+            run[0].position,
+            [buffer for append in run for buffer in append.data],
+            run[0].rows_position,
+            [row for append in run for row in append.rows],
+            self._staging,
+        )
+
+    def _carry_out(self, channel: _Channel, operation: Operation) -> Durable | None:
+        match operation:
+            case Begin(segment, then):
+                self._begin(channel, segment)
+                then()
+            case Close(then):
+                self._close(channel)
+                then()
+            case Settle(segment, count, chain):
+                self._settle(channel, segment, count, chain)
+            case DropSuffix():
+                self._drop_suffix(channel, operation)
+            case SaveState(content, then, durable):
+                replace_file(self._disk, os.path.join(channel.folder, STATE_NAME), content)
+                then()
+                return durable
+            case Append():
+                raise AssertionError("appends are carried out in runs")
+        return None
+
+    def _begin(self, channel: _Channel, segment: Segment) -> None:
+        # A new segment's header says that the one before is complete, so that one goes to disk first.
+        self._sync(channel)
+        file = create_segment_file(self._disk, channel.folder, segment, self._staging)
+        if channel.file is not None:
+            channel.file.close()
+        channel.segment, channel.file, channel.dirty = segment, file, True
+
+    def _settle(self, channel: _Channel, segment: Segment, count: int, chain: int) -> None:
+        self._open_file(channel, segment).write_settled_mark(count, chain, self._staging)
+        channel.dirty = True
+        if not count:
+            self._sync(channel)  # before any row takes the place of one that the mark vouched for
+
+    def _drop_suffix(self, channel: _Channel, operation: DropSuffix) -> None:
+        """Each step leaves a prefix of the old log, so a crash between two steps is one before the truncation."""
+        self._housekeeper.finish()
+        if channel.file is not None:
+            self._sync(channel)
+            channel.file.close()
+            channel.file = channel.segment = None
+        for segment in operation.removed:
+            for name in (segment.active_name, segment.closed_name + LOG_SUFFIX, segment.closed_name + INDEX_SUFFIX):
+                path = os.path.join(channel.folder, name)
+                if self._disk.exists(path):
+                    self._disk.remove(path)
+            self._disk.sync_directory(channel.folder)
+        if operation.kept is not None:
+            name = os.path.join(channel.folder, operation.kept.closed_name)
+            replace_file(self._disk, name + INDEX_SUFFIX, operation.kept_index)
+            cut_file(self._disk, name + LOG_SUFFIX, operation.kept_length)
+
+    def _open_file(self, channel: _Channel, segment: Segment) -> SegmentFile:
+        if channel.file is None:
+            channel.file = open_segment_file(self._disk, channel.folder, segment)
+            channel.segment = segment
+        assert channel.segment is segment, "only the newest segment is written"
+        return channel.file
+
+    def _sync(self, channel: _Channel) -> None:
+        if channel.dirty and channel.file is not None:
+            try:
+                channel.file.sync()
+            except OSError as error:
+                raise SyncFailedError(f"sync of stream {channel.stream}: {error}") from error
+        channel.dirty = False
+
+    def _close(self, channel: _Channel) -> None:
+        if channel.file is not None:
+            channel.file.close()
+        del self._channels[channel.stream]
