@@ -15,6 +15,7 @@ import struct
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from itertools import pairwise
 
 from tidelog.raft.errors import ConfigurationError
 
@@ -43,7 +44,7 @@ class Configuration:
         if not self.voters:
             raise ConfigurationError("a group must keep at least one voter")
         for members in (self.voters, self.outgoing, self.learners):
-            if any(a >= b for a, b in zip(members, members[1:], strict=False)):
+            if any(a >= b for a, b in pairwise(members)):
                 raise ConfigurationError(f"members must be sorted and unique: {members}")
             if members and not 0 <= members[0] <= members[-1] <= NODE_MAX:
                 raise ConfigurationError(f"node ids must be from 0 to {NODE_MAX}: {members}")

@@ -4,7 +4,8 @@ The owner of a group calls its events, then takes its Effects and does them in a
 final. Each ticket that `propose`, `read` or `change_membership` gave out is answered exactly once.
 """
 
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from enum import Enum
 
 from tidelog.raft.configuration import Configuration
@@ -76,17 +77,6 @@ class HardState:
 
 
 @dataclass(frozen=True, slots=True)
-class Base:
-    """The last configuration known to be committed, and its index.
-
-    It is kept beside the log, because the entry that made it may be deleted, or never have been held (`TakeOver`).
-    """
-
-    index: int
-    configuration: Configuration
-
-
-@dataclass(frozen=True, slots=True)
 class Leadership:
     """This node's role, and whom it knows to lead in `term`."""
 
@@ -102,11 +92,8 @@ class Effects:
     hard_state: HardState | None = None
     """To be made durable, then reported with `hard_state_written`. Until then the group keeps its messages back."""
 
-    base: Base | None = None
-    """To be made durable, then reported with `base_written`. Only a take-over waits for it."""
-
-    messages: list[Message] = field(default_factory=list[Message])
-    answers: list[Answer] = field(default_factory=list[Answer])
+    messages: Sequence[Message] = ()
+    answers: Sequence[Answer] = ()
 
     commit: int | None = None
     """Everything up to here is committed."""
@@ -121,7 +108,6 @@ class Effects:
             self.messages
             or self.answers
             or self.hard_state is not None
-            or self.base is not None
             or self.commit is not None
             or self.leadership is not None
             or self.configuration is not None

@@ -10,7 +10,6 @@ says about entries up to `verified` is old news and changes nothing; so a repeat
 nothing is truncated but at an entry that is proven to differ.
 """
 
-from tidelog.raft.effects import Base
 from tidelog.raft.errors import RaftInvariantError
 from tidelog.raft.messages import (
     AppendRejected,
@@ -26,7 +25,7 @@ _NOTHING = -1
 
 
 class Follower:
-    __slots__ = ("_acknowledged", "_leader", "_owed", "_pending_takeover", "_replica", "_round", "verified")
+    __slots__ = ("_acknowledged", "_leader", "_owed", "_replica", "_round", "verified")
 
     def __init__(self, replica: Replica) -> None:
         self._replica = replica
@@ -45,9 +44,6 @@ class Follower:
 
         self._leader = _NOTHING
         """Whom to answer."""
-
-        self._pending_takeover: TakeOver | None = None
-        """A take-over whose base configuration is not durable yet."""
 
     @property
     def match(self) -> int:
@@ -118,22 +114,15 @@ class Follower:
 
     def take_over(self, message: TakeOver) -> None:
         self._heard(message.source, message.round)
-        if message.index <= self._replica.commit or self._holds(message.index, message.log_term):
-            self._verify_committed(message.index)
-            return
-        self._replica.learn_base(Base(message.configuration_index, message.configuration))
-        self._pending_takeover = message
-        self.base_written()
-
-    def base_written(self) -> None:
-        """Finish a take-over that waited for its base, unless it has become needless meanwhile."""
-        message = self._pending_takeover
-        if message is None or not self._replica.base_durable:
-            return
-        self._pending_takeover = None
-        if message.index > self._replica.commit and not self._holds(message.index, message.log_term):
-            self._replica.take_over(message.index, message.log_term, message.context)
-        self._verify_committed(message.index)
+        replica = self._replica
+        index = message.index
+        if index > replica.commit and not self._holds(index, message.log_term):
+            replica.take_over(
+                index, message.log_term, message.context, message.configuration_index, message.configuration
+            )
+        self.verified = max(self.verified, index)
+        self._owed = max(self._owed, index)
+        self.learn_commit(index)
 
     def learn_commit(self, leader_commit: int) -> None:
         """The leader's commit index may be ahead of what we hold, or of what of our log is known to be its log."""
@@ -146,7 +135,7 @@ class Follower:
             return
         replica = self._replica
         durable = replica.log.durable_index
-        match = self.verified if self.verified < durable else durable
+        match = min(durable, self.verified)
         if match < owed and match <= self._acknowledged:
             return
         if match >= owed:
@@ -178,11 +167,6 @@ class Follower:
     def _holds(self, index: int, term: int) -> bool:
         log = self._replica.log
         return log.first_index - 1 <= index <= log.last_index and log.term_at(index) == term
-
-    def _verify_committed(self, index: int) -> None:
-        self.verified = max(self.verified, index)
-        self._owed = max(self._owed, index)
-        self.learn_commit(index)
 
     def _reject(self, request: AppendRequest) -> None:
         replica = self._replica

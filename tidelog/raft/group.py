@@ -25,7 +25,7 @@ from random import Random
 from typing import Any
 
 from tidelog.raft.configuration import Change, Configuration
-from tidelog.raft.effects import Base, Effects, HardState, Leadership, Reason, Refusal, Role
+from tidelog.raft.effects import Effects, HardState, Leadership, Reason, Refusal, Role
 from tidelog.raft.errors import RaftInvariantError
 from tidelog.raft.follower import Follower
 from tidelog.raft.leader import Leader
@@ -85,7 +85,7 @@ class Group:
         now_ms: int,
         alive: Set[int] | None = None,
     ) -> None:
-        """`configurations`: the base last made durable (or the group's first, at index 0) and every one in the log."""
+        """`configurations`: the one in force where the log begins, and every one in the log, with their indexes."""
         self._replica = Replica(group, node, log, hard_state, Membership(configurations), settings, alive)
         self._rng = rng
         self._now_ms = now_ms
@@ -171,14 +171,6 @@ class Group:
         return self._asleep
 
     @property
-    def deletable_index(self) -> int:
-        """The log's owner may delete entries up to here: committed, and no configuration is forgotten with them."""
-        replica = self._replica
-        if replica.base_durable:
-            return replica.commit
-        return min(replica.commit, replica.membership.base.index - 1)
-
-    @property
     def next_deadline_ms(self) -> int | None:
         """When `tick` must be called next; None while asleep."""
         if self._asleep:
@@ -229,7 +221,7 @@ class Group:
         return self._leading.transfer(target, now_ms)
 
     def campaign(self, now_ms: int) -> None:
-        """Do not wait for the election timeout: for the first leader of a new group. Harmless when there is a leader."""
+        """Do not wait for the election timeout; for the first leader of a new group. Harmless if there is one."""
         self._now_ms = now_ms
         if self._leading is None and now_ms >= self._patient_until_ms:
             self._election_due(now_ms)
@@ -264,11 +256,6 @@ class Group:
             self._votes[self._replica.node] = True
             self._count_votes(now_ms)
 
-    def base_written(self, base: Base, now_ms: int) -> None:
-        self._now_ms = now_ms
-        self._replica.base_written(base)
-        self._follower.base_written()
-
     def peer_unreachable(self, node: int, now_ms: int) -> None:
         """The connection to a node broke: what was sent to it may be lost."""
         self._now_ms = now_ms
@@ -289,17 +276,21 @@ class Group:
             self._restart_timer(now_ms)
 
     def wake(self, heard_ms: int, now_ms: int) -> None:
-        """The host has news of a member's node; its leader's node, if this one follows, was last heard at `heard_ms`."""
+        """The host has news of a member's node. To a follower it is its leader's node, last heard at `heard_ms`."""
         self._now_ms = now_ms
         if self._leading is not None:
-            self._asleep = False
-            self._leading.wake(now_ms)
+            self._wake_leader(now_ms)
+            self._leading.stir(now_ms)
         elif self._asleep:
             self._asleep = False
-            self._patient_until_ms = max(
-                self._patient_until_ms, heard_ms + self._replica.settings.election_timeout_ms
-            )
+            self._patient_until_ms = max(self._patient_until_ms, heard_ms + self._replica.settings.election_timeout_ms)
             self._restart_timer(heard_ms)
+
+    def close(self) -> Effects:
+        """This node lets go of the group: refuse all that is unanswered, and say no more."""
+        if self._leading is not None:
+            self._leading.close(Reason.LEADERSHIP_LOST, None)
+        return Effects(answers=self._replica.take_answers())
 
     def take_effects(self) -> Effects:
         replica = self._replica
@@ -307,10 +298,7 @@ class Group:
             self._leading.flush(self._now_ms)
         else:
             self._follower.flush()
-        effects = Effects(replica.outbox.take_hard_state(), replica.take_base(), replica.outbox.take_messages())
-        if replica.answers:
-            effects.answers = replica.answers
-            replica.answers = []
+        effects = Effects(replica.outbox.take_hard_state(), replica.outbox.take_messages(), replica.take_answers())
         if replica.commit != self._reported_commit:
             effects.commit = self._reported_commit = replica.commit
         reported = self._reported_leadership
@@ -336,7 +324,8 @@ class Group:
             return False
         if isinstance(message, VoteResponse) and message.pre and message.granted:
             return True  # its term is the one asked for, which is nobody's yet
-        if isinstance(message, _TO_LEADER) and self._leading and message.source not in self._leading.replication.members:
+        leading = self._leading
+        if isinstance(message, _TO_LEADER) and leading and message.source not in leading.replication.members:
             return False  # a removed node has no say about terms
         self._follow(message.term, message.source if isinstance(message, _FROM_LEADER) else None, now_ms)
         return True
@@ -434,8 +423,8 @@ class Group:
 
     def _on_vote_request(self, request: VoteRequest, now_ms: int) -> None:
         replica = self._replica
-        if request.source == self._leader:
-            self._forget_leader(now_ms)
+        if request.source == self._leader and request.term > replica.term:
+            self._forget_leader(now_ms)  # an older request of its own would be from before it led
         if request.term < replica.term:
             self._answer_vote(request, granted=False)
             return
@@ -451,9 +440,7 @@ class Group:
             if request.term > TERM_MAX:
                 return
             self._follow(request.term, None, now_ms)
-        granted = (
-            replica.vote in (None, request.source) and self._leader is None and self._is_up_to_date(request)
-        )
+        granted = replica.vote in (None, request.source) and self._leader is None and self._is_up_to_date(request)
         if granted and replica.vote is None:
             replica.persist(replica.term, request.source)
             self._restart_timer(now_ms)
@@ -480,9 +467,7 @@ class Group:
     def _answer_vote(self, request: VoteRequest, *, granted: bool) -> None:
         replica = self._replica
         term = request.term if granted else replica.term
-        replica.outbox.send(
-            VoteResponse(replica.group, replica.node, request.source, term, granted, request.pre)
-        )
+        replica.outbox.send(VoteResponse(replica.group, replica.node, request.source, term, granted, request.pre))
 
     def _on_vote_response(self, response: VoteResponse, now_ms: int) -> None:
         if response.pre:

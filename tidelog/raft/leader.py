@@ -389,7 +389,6 @@ class Leader:
             and not self._reads
             and self._transfer_target is None
             and not membership.in_force.joint
-            and replica.base_durable
             and quorum_vote(membership.in_force.voters, (), awake) is VoteResult.WON
             and all(
                 member.match == last_index and member.state is State.REPLICATE

@@ -3,7 +3,7 @@
 A configuration is in force from the moment its entry is in the log, committed or not (Raft thesis 4.1); if the entry is
 truncated, the one before it is in force again. So this is a stack whose bottom, the base, is known to be committed:
 
-    base.index < every other index, ascending; the top is in force.
+    the base's index < every other index, ascending; the top is in force.
 
 The base may be newer than the log (after a take-over): a committed fact, merely learned early. Its depth is bounded by
 the leader's rule of one uncommitted change at a time, except right after a start, when all that is known is the log.
@@ -12,7 +12,6 @@ the leader's rule of one uncommitted change at a time, except right after a star
 from collections.abc import Iterable
 
 from tidelog.raft.configuration import Configuration
-from tidelog.raft.effects import Base
 from tidelog.raft.errors import ConfigurationError
 
 
@@ -26,8 +25,9 @@ class Membership:
         self._enforce_top()
 
     @property
-    def base(self) -> Base:
-        return Base(*self._stack[0])
+    def base(self) -> tuple[int, Configuration]:
+        """The last configuration known to be committed, and its index."""
+        return self._stack[0]
 
     def appended(self, index: int, configuration: Configuration) -> None:
         if index > self.in_force_index:
@@ -39,16 +39,13 @@ class Membership:
             self._stack.pop()
         self._enforce_top()
 
-    def committed(self, index: int) -> bool:
-        """Everything up to `index` is committed. Says whether there is a new base."""
-        old = len(self._stack)
+    def committed(self, index: int) -> None:
         while len(self._stack) > 1 and self._stack[1][0] <= index:
             del self._stack[0]
-        return len(self._stack) != old
 
-    def learned(self, base: Base) -> None:
-        """`base` is committed, wherever the log stands."""
-        self._stack = [(base.index, base.configuration), *(known for known in self._stack if known[0] > base.index)]
+    def taken_over(self, index: int, configuration: Configuration) -> None:
+        """The log begins anew, and this configuration is committed, wherever the log stands."""
+        self._stack = [(index, configuration)]
         self._enforce_top()
 
     def _enforce_top(self) -> None:

@@ -7,6 +7,7 @@ A held message may be lost like any other: the gate keeps HELD_MAX, the newest, 
 """
 
 from collections import deque
+from collections.abc import Sequence
 
 from tidelog.raft.effects import HardState
 from tidelog.raft.messages import Message
@@ -56,8 +57,10 @@ class Outbox:
         else:
             self._held.append(message)
 
-    def take_messages(self) -> list[Message]:
+    def take_messages(self) -> Sequence[Message]:
         messages = self._ready
+        if not messages:
+            return ()
         self._ready = []
         return messages
 

@@ -10,7 +10,7 @@ configuration the special case of a joint one whose outgoing half is empty. Real
 Cost: O(n log n) for n voters.
 """
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from enum import Enum
 
 EVERYTHING = 2**63 - 1
@@ -26,21 +26,18 @@ def majority_size(voters: int) -> int:
     return voters // 2 + 1
 
 
-def majority_reached(values: Iterable[int]) -> int:
+def majority_reached(values: Collection[int]) -> int:
     """The largest number that a majority of the values reach.
 
     Ascending, place (n - 1) // 2 leaves n // 2 + 1 values at or above it, for odd and even n. (Place n // 2, often
     seen, leaves only half of them when n is even.)
     """
-    ascending = sorted(values)
-    if not ascending:
-        return EVERYTHING
-    return ascending[(len(ascending) - 1) // 2]
+    return sorted(values)[(len(values) - 1) // 2] if values else EVERYTHING
 
 
-def quorum_reached(incoming: Iterable[int], outgoing: Iterable[int]) -> int:
+def quorum_reached(incoming: Collection[int], outgoing: Collection[int]) -> int:
     """The largest number that a majority of both halves reach."""
-    return min(majority_reached(incoming), majority_reached(outgoing))
+    return min(majority_reached(incoming), majority_reached(outgoing)) if outgoing else majority_reached(incoming)
 
 
 def majority_vote(voters: Collection[int], votes: Mapping[int, bool]) -> VoteResult:

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence, Set
 from itertools import count
 
 from tidelog.raft.configuration import Configuration
-from tidelog.raft.effects import Answer, Base, HardState, Reason, Refusal, Refused
+from tidelog.raft.effects import Answer, HardState, Reason, Refusal, Refused
 from tidelog.raft.errors import RaftInvariantError
 from tidelog.raft.log import Entry, EntryKind, Log
 from tidelog.raft.membership import Membership
@@ -23,11 +23,9 @@ _CONFIGURATION = EntryKind.CONFIGURATION
 
 class Replica:
     __slots__ = (
-        "_base_to_persist",
         "_tickets",
         "alive",
         "answers",
-        "base_durable",
         "commit",
         "group",
         "log",
@@ -63,8 +61,6 @@ class Replica:
 
         self.answers: list[Answer] = []
         self._tickets = count(1)
-        self._base_to_persist: Base | None = None
-        self.base_durable = True
 
     # Term and vote
 
@@ -87,8 +83,7 @@ class Replica:
                 f"group {self.group}: commit {index} beyond the log's last index {self.log.last_index}"
             )
         self.commit = index
-        if self.membership.committed(index):
-            self._set_base(self.membership.base)
+        self.membership.committed(index)
 
     def truncate_from(self, index: int) -> None:
         if index <= self.commit:
@@ -109,45 +104,29 @@ class Replica:
         self.membership.appended(index, configuration)
         return index
 
-    def take_over(self, index: int, term: int, context: bytes) -> None:
-        """Begin the log anew after (index, term).
-
-        A base that covers `index` must be durable before: else, after a crash, yesterday's voters would lead this log.
-        """
-        if index <= self.commit or not self.base_durable:
+    def take_over(
+        self, index: int, term: int, context: bytes, configuration_index: int, configuration: Configuration
+    ) -> None:
+        """Begin the log anew after (index, term), with a configuration not older than the one in force there."""
+        if index <= self.commit:
             raise RaftInvariantError(
-                f"group {self.group}: take-over at {index} with {self.commit} committed, base durable={self.base_durable}"
+                f"group {self.group}: take-over at {index} would undo entries committed up to {self.commit}"
             )
         self.log.take_over(index, term, context)
-        self.membership.truncated_from(0)
+        self.membership.taken_over(configuration_index, configuration)
         self.advance_commit(index)
-
-    # The base configuration
-
-    def learn_base(self, base: Base) -> None:
-        """A leader says that this configuration is committed."""
-        if base.index > self.membership.base.index:
-            self.membership.learned(base)
-            self._set_base(base)
-
-    def base_written(self, base: Base) -> None:
-        if base == self.membership.base:
-            self.base_durable = True
-            self._base_to_persist = None
-
-    def take_base(self) -> Base | None:
-        base = self._base_to_persist
-        self._base_to_persist = None
-        return base
-
-    def _set_base(self, base: Base) -> None:
-        self._base_to_persist = base
-        self.base_durable = False
 
     # Answers
 
     def new_ticket(self) -> int:
         return next(self._tickets)
+
+    def take_answers(self) -> Sequence[Answer]:
+        answers = self.answers
+        if not answers:
+            return ()
+        self.answers = []
+        return answers
 
     def refuse(self, tickets: Iterable[int], reason: Reason, leader: int | None = None) -> None:
         refusal = Refusal(reason, leader)

@@ -86,7 +86,8 @@ class Replication:
             member.probe(member.match + 1)
         if member.state is not State.REPLICATE and member.accepting and response.match >= member.next - 1:
             member.replicate(member.match + 1)
-        self.unsent = True
+        if member.next <= self._replica.log.last_index:
+            self.unsent = True
         return moved
 
     def rejected(self, member: Progress, response: AppendRejected) -> None:
@@ -136,27 +137,30 @@ class Replication:
         self._slice = (0, (), 0)
 
     def _send_to(self, member: Progress, round_: int) -> None:
-        log = self._replica.log
+        replica = self._replica
+        log = replica.log
         last_index = log.last_index
         while member.accepting:
-            entries_max, bytes_max = member.room(self._replica.settings)
             first = member.next
-            if entries_max == 0 or (first > last_index and member.state is State.REPLICATE):
+            if first > last_index and member.state is State.REPLICATE:
+                return
+            entries_max, bytes_max = member.room(replica.settings)
+            if entries_max == 0:
                 return
             if first < log.first_index:
                 self._send_takeover(member, round_)
                 return
             entries, size = self._read(first, min(last_index, first + entries_max - 1), bytes_max)
-            self._replica.outbox.send(
+            replica.outbox.send(
                 AppendRequest(
-                    self._replica.group,
-                    self._replica.node,
+                    replica.group,
+                    replica.node,
                     member.node,
-                    self._replica.term,
+                    replica.term,
                     first - 1,
                     log.term_at(first - 1),
                     entries,
-                    self._replica.commit,
+                    replica.commit,
                     round_,
                 )
             )
@@ -176,7 +180,7 @@ class Replication:
     def _send_takeover(self, member: Progress, round_: int) -> None:
         replica = self._replica
         index = replica.log.first_index - 1
-        base = replica.membership.base
+        configuration_index, configuration = replica.membership.base
         replica.outbox.send(
             TakeOver(
                 replica.group,
@@ -185,8 +189,8 @@ class Replication:
                 replica.term,
                 index,
                 replica.log.term_at(index),
-                base.index,
-                base.configuration,
+                configuration_index,
+                configuration,
                 replica.log.takeover_context(),
                 round_,
             )

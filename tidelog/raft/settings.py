@@ -16,7 +16,7 @@ NEVER_MS = 2**62
 
 @dataclass(frozen=True, slots=True)
 class RaftSettings:
-    """Every node of a group must run with the same `election_timeout_ms`: a leader's lease is its followers' patience."""
+    """All nodes of a group must have the same `election_timeout_ms`: a leader's lease is its followers' patience."""
 
     heartbeat_ms: int = 100
     election_timeout_ms: int = 1_000
@@ -46,7 +46,8 @@ class RaftSettings:
     def __post_init__(self) -> None:
         if not 0 < self.heartbeat_ms * 2 <= self.election_timeout_ms:
             raise ConfigurationError(
-                f"heartbeat_ms={self.heartbeat_ms} must be at most half of election_timeout_ms={self.election_timeout_ms}"
+                f"heartbeat_ms={self.heartbeat_ms} must be positive and at most half of "
+                f"election_timeout_ms={self.election_timeout_ms}"
             )
         if not 0 <= self.clock_drift_max < 1:
             raise ConfigurationError(f"clock_drift_max={self.clock_drift_max} must be a fraction from 0 up to 1")

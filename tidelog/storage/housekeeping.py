@@ -1,8 +1,8 @@
 """Work on files that nobody waits for: closing segments, preparing files, deleting what is no longer wanted.
 
-Tasks run one at a time, in the order they came, on a thread of their own (or as the simulator's events). When the writer
-must have them behind it (a truncation that reaches into a segment whose closing is still waiting), it runs them itself
-with `finish`; a mutex keeps the two apart.
+Tasks run one at a time, in the order they came, on a thread of their own (or as the simulator's events). When the
+writer must have them behind it (a truncation that reaches into a segment whose closing is still waiting), it runs
+them itself with `finish`; a mutex keeps the two apart.
 
 A full disk puts a task off until the next run; any other failure is fatal for the node, like the writer's.
 """

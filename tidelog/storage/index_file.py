@@ -1,8 +1,8 @@
 """The index file of a closed segment: its identity, its rows, and what recovery wants to know without reading rows.
 
-    magic 8 | identity | data bytes 4 | rows 4 | next offset 8 | newest timestamp 8 | chain 4 | term starts 4 | controls 4
+    magic 8 | identity | data bytes 4 | rows 4 | next offset 8 | newest timestamp 8 | chain 4 | terms 4 | controls 4
     rows, 32 bytes each (see `rows`)
-    term starts: term 4, first index 8, first offset 8 each
+    terms begun in the segment: term 4, first index 8, first offset 8 each
     controls: row number 4 each
     CRC-32C 4 of everything before it
 

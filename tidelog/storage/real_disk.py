@@ -1,7 +1,8 @@
 """The disk of this machine, through `os`. See `disk` for the rules it must keep.
 
 `sync` chooses what File.sync means: `fdatasync` (default), `range` (VDL's sync_file_range: no metadata, no flush of
-the drive's cache; survives a crash of the process or the kernel, not a loss of power) or `none` (tests of other things).
+the drive's cache; survives the death of the process or the kernel, not a power cut) or `none` (for tests of other
+things).
 """
 
 import ctypes

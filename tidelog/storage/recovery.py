@@ -6,6 +6,7 @@ Every operation on the folder leaves, at each step, a state that this module und
 | --- | --- | --- |
 | `….tmp` | a replacement that did not finish | removed |
 | `….active`, trailer empty | a prepared file that was not used | kept as the spare |
+| `….active`, no intact header | a segment whose beginning never became durable | removed |
 | `….active`, header | a segment; all but the newest wait to be closed | scanned |
 | `….log` longer than its index says | closing or truncation did not finish | cut |
 | `….log` without an intact index | the index is lost | made again, and checked against the next segment's link |
@@ -79,7 +80,9 @@ def recover_stream(disk: Disk, folder: str, shape: SegmentShape) -> RecoveredLog
         segments=segments,
         active=active,
         active_settled=folder_scan.settled,
-        configurations=[pair for item, s in zip(found, segments, strict=True) for pair in _configurations(disk, item, s)],
+        configurations=[
+            pair for item, s in zip(found, segments, strict=True) for pair in _configurations(disk, item, s)
+        ],
         next_sequence=folder_scan.next_sequence,
         spare_sequence=folder_scan.spare_sequence,
     )
@@ -125,7 +128,7 @@ class _FolderScan:
         closed = decode_index(content, self._shape)
         if closed is not None:
             self._saw_sequence(closed.identity.sequence)
-        return _Found(path, int(name.split("-")[0]), None, closed)
+        return _Found(path, int(name.split("-", maxsplit=1)[0]), None, closed)
 
     def _look_at_active(self, path: str, sequence: int) -> _Found | None:
         self._saw_sequence(sequence)
@@ -138,9 +141,7 @@ class _FolderScan:
         header = decode_header(trailer)
         if header is not None and header[0].sequence == sequence and header[0].stream_uuid == self._state.uuid:
             return _Found(path, header[0].first_index, header, None)
-        if any(trailer):
-            raise CorruptDataError(path, size - TRAILER_BYTES, "the segment's header is damaged")
-        if size == self._shape.file_bytes and self.spare_sequence is None:
+        if not any(trailer) and size == self._shape.file_bytes and self.spare_sequence is None:
             self.spare_sequence = sequence
         return None
 
@@ -165,7 +166,9 @@ class _FolderScan:
         else:
             segment = self._rebuild_closed(item, before, follower)
         if follower is not None and segment.link != follower:
-            raise CorruptDataError(item.path, 0, f"the segment ends with {segment.link}, the next one follows {follower}")
+            raise CorruptDataError(
+                item.path, 0, f"the segment ends with {segment.link}, the next one follows {follower}"
+            )
         return segment
 
     def _check_active(self, item: _Found, header: tuple[Identity, SegmentShape], follower: Link | None) -> Segment:
@@ -235,7 +238,9 @@ def _check_continues(path: str, state: StreamState, before: Segment | None, segm
     else:
         must = (state.floor.index + 1, state.floor.offset, state.floor.term)
     if begins != must:
-        raise CorruptDataError(path, 0, f"a hole in the log: (index, offset, term before) is {begins}, {must} must follow")
+        raise CorruptDataError(
+            path, 0, f"a hole in the log: (index, offset, term before) is {begins}, {must} must follow"
+        )
 
 
 def _configurations(disk: Disk, item: _Found, segment: Segment) -> Sequence[tuple[int, bytes]]:

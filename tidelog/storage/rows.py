@@ -4,13 +4,13 @@
 
 * `offset delta`: the entry's base offset less the segment's. Entries of our own repeat the next record's offset, so the
   last row at or below an offset is the one that holds it.
-* `newest timestamp so far`: a running maximum over the segment, so it never falls, and the first row that reaches a time
-  is the first batch that does.
+* `newest timestamp so far`: a running maximum over the segment, so it never falls, and the first row that reaches a
+  time is the first batch that does.
 * `batch CRC-32C`, `term` and `offset delta` repeat what stands in the batch, so that a row vouches for one batch at one
   place; the batch's own checksum covers neither its offset nor its epoch.
 * `synced`: how many rows of this segment were known to be durable when this one was written.
-* `chain`: CRC-32C of the row's first 24 bytes, begun with the previous row's chain XOR the kind; the first row begins with
-  the segment's salt, drawn at random for each use of a file. A row is genuine only behind the rows it was written
+* `chain`: CRC-32C of the row's first 24 bytes, begun with the previous row's chain XOR the kind; the first row begins
+  with the segment's salt, drawn at random for each use of a file. A row is genuine only behind the rows it was written
   behind. So neither a truncated entry nor another stream's entry in a recycled file can come back.
 
 Row number is index less the segment's first index: lookup by index is arithmetic, by offset or time a binary search.
@@ -72,8 +72,8 @@ def chain_of(chain_before: int, rows: Buffer, number: int) -> int:
 
 
 def row_at(rows: Buffer, number: int) -> Row:
-    *chained, kind_and_synced, chain = _ROW.unpack_from(rows, number * ROW_BYTES)
-    return Row(*chained, kind_and_synced >> 24, kind_and_synced & SYNCED_MAX, chain)
+    delta, position, newest, term, crc, kind_and_synced, chain = _ROW.unpack_from(rows, number * ROW_BYTES)
+    return Row(delta, position, newest, term, crc, kind_and_synced >> 24, kind_and_synced & SYNCED_MAX, chain)
 
 
 def offset_delta_at(rows: Buffer, number: int) -> int:

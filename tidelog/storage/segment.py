@@ -2,7 +2,7 @@
 
 While it is written, a segment is `<sequence>.active`, a file of fixed size whose blocks exist already where possible:
 
-    data (data_bytes_max) | rows (rows_bytes_max) | trailer (4096: the header, and at 512 the settled mark)
+    data (data_bytes_max) | rows (rows_bytes_max) | trailer (4096: the header, settled mark, header again)
 
 Data and rows of one group commit are in one file, so one sync makes both durable. Closing writes the rows to
 `<first index>-<base offset>.index`, renames the file to `….log` and cuts it behind its data: what remains is, byte for
@@ -21,7 +21,8 @@ from tidelog.storage.rows import ROW_BYTES, offset_delta_at, pack_row, position_
 
 BLOCK_BYTES = 4096
 TRAILER_BYTES = BLOCK_BYTES
-SETTLED_AT = 512  # a sector of its own in the trailer: a torn mark must not harm the header
+SETTLED_AT = 512  # sectors of their own in the trailer: a torn write of one must not harm the others
+HEADER_COPY_AT = 1024  # damage to one copy must not make a segment look as if it had never been begun
 ACTIVE_SUFFIX = ".active"
 LOG_SUFFIX = ".log"
 INDEX_SUFFIX = ".index"
@@ -44,7 +45,9 @@ class SegmentShape:
     def __post_init__(self) -> None:
         for size in (self.data_bytes_max, self.rows_bytes_max):
             if size <= 0 or size % BLOCK_BYTES or size >= 1 << 32:
-                raise ValueError(f"a segment's part has {size} bytes; it must be a multiple of {BLOCK_BYTES} below 4 GiB")
+                raise ValueError(
+                    f"a segment's part has {size} bytes; it must be a multiple of {BLOCK_BYTES} below 4 GiB"
+                )
 
     @property
     def file_bytes(self) -> int:
@@ -103,15 +106,18 @@ def encode_header(identity: Identity, shape: SegmentShape) -> bytes:
 
 
 def decode_header(trailer: Buffer) -> tuple[Identity, SegmentShape] | None:
-    """Identity and shape, or None when no segment was begun in this file."""
-    end = len(_HEADER_MAGIC) + IDENTITY_BYTES + _SHAPE.size
-    content = bytes(trailer[:end])
-    if len(trailer) < end + _CRC.size or not content.startswith(_HEADER_MAGIC):
+    """Identity and shape, or None when no segment was begun in this file: neither copy of the header is intact."""
+    return _decode_header_at(trailer, 0) or _decode_header_at(trailer, HEADER_COPY_AT)
+
+
+def _decode_header_at(trailer: Buffer, position: int) -> tuple[Identity, SegmentShape] | None:
+    shape_at = len(_HEADER_MAGIC) + IDENTITY_BYTES
+    content = bytes(trailer[position : position + shape_at + _SHAPE.size])
+    if not content.startswith(_HEADER_MAGIC):
         return None
-    if _CRC.unpack_from(trailer, end)[0] != crc32c(content):
+    if _CRC.unpack_from(trailer, position + len(content))[0] != crc32c(content):
         return None
-    shape = SegmentShape(*_SHAPE.unpack_from(content, len(_HEADER_MAGIC) + IDENTITY_BYTES))
-    return Identity.decode(content, len(_HEADER_MAGIC)), shape
+    return Identity.decode(content, len(_HEADER_MAGIC)), SegmentShape(*_SHAPE.unpack_from(content, shape_at))
 
 
 def encode_settled_mark(count: int, chain: int) -> bytes:
@@ -132,12 +138,13 @@ def decode_settled_mark(trailer: Buffer) -> tuple[int, int] | None:
 class Segment:
     """One segment as the log sees it. Appended to and cut by the log alone.
 
-    Invariants: position of row n+1 = end of batch n; `length` is the end of the last batch; `controls` are the numbers of
-    the rows of our own entries, ascending; `rows` is None once the segment is closed.
+    Invariants: position of row n+1 = end of batch n; `length` is the end of the last batch; `controls` are the numbers
+    of the rows of our own entries, ascending; `rows` is None once the segment is closed.
     """
 
     __slots__ = (
-        "chain", "controls", "count", "identity", "length", "newest_timestamp", "next_offset", "rows", "shape", "term_starts",
+        "chain", "controls", "count", "identity", "length", "newest_timestamp", "next_offset", "rows", "shape",
+        "term_starts",
     )  # fmt: skip
 
     def __init__(self, identity: Identity, shape: SegmentShape) -> None:

@@ -11,8 +11,10 @@ import os
 from collections.abc import Sequence
 
 from tidelog.storage.disk import Buffer, Disk, File
+from tidelog.storage.rows import ROW_BYTES
 from tidelog.storage.segment import (
     BLOCK_BYTES,
+    HEADER_COPY_AT,
     SETTLED_AT,
     TRAILER_BYTES,
     Segment,
@@ -102,11 +104,18 @@ class SegmentFile:
     def write_settled_mark(self, count: int, chain: int, staging: Staging) -> None:
         self._write_trailer(encode_settled_mark(count, chain), staging)
 
+    def take_settled_mark_back(self, staging: Staging) -> None:
+        self._write_trailer(b"", staging)
+
+    def wipe_rows(self, first: int, end: int, staging: Staging) -> None:
+        self._rows.write(self._file, first * ROW_BYTES, [bytes((end - first) * ROW_BYTES)], staging)
+
     def _write_trailer(self, mark: bytes, staging: Staging) -> None:
         header = encode_header(self._identity, self._shape)
         block = staging.view[:TRAILER_BYTES]
         block[:] = bytes(TRAILER_BYTES)
         block[: len(header)] = header
+        block[HEADER_COPY_AT : HEADER_COPY_AT + len(header)] = header
         block[SETTLED_AT : SETTLED_AT + len(mark)] = mark
         self._file.write_at(self._shape.trailer_at, [block])
 
@@ -138,4 +147,3 @@ def create_segment_file(disk: Disk, folder: str, segment: Segment, staging: Stag
 def open_segment_file(disk: Disk, folder: str, segment: Segment) -> SegmentFile:
     """Go on with a segment that recovery found."""
     return SegmentFile(disk.open_write(os.path.join(folder, segment.active_name), direct=True), segment)
-

@@ -1,4 +1,4 @@
-"""Small files that are read whole and replaced whole: the old content or the new one, never a mixture, whatever happens.
+"""Small files that are read whole and replaced whole: the old content or the new one, never a mixture.
 
 A file is one line of JSON and one line with the CRC-32C of the first, so that a person can read it and damage shows.
 Replacing it: write a temporary file, sync it, rename it over the old one, sync the folder.

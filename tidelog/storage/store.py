@@ -7,9 +7,9 @@
       pool/                   files waiting to be reused (see `pool`)
       streams/<number>/       one folder a stream: stream.json and its segments
 
-Three threads meet here, and only here. The loop owns the store and its logs. The writer's thread calls `run_writer`, the
-housekeeper's `run_housekeeping`; both leave their results in queues that the loop empties with `deliver`. A simulator
-calls all three in turn.
+Three threads meet here, and only here. The loop owns the store and its logs. The writer's thread calls `run_writer`,
+the housekeeper's `run_housekeeping`; both leave their results in queues that the loop empties with `deliver`. A
+simulator calls all three in turn.
 """
 
 import os
@@ -61,7 +61,9 @@ class Store:
         self._votes = self._hard_states.states()
         self.housekeeper = Housekeeper()
         self.writer = GroupCommitWriter(disk, self._hard_states, self.housekeeper, settings.staging_bytes)
-        self.on_report: Callable[[], None] = lambda: None  # called by other threads when `deliver` has something to take
+        self.on_report: Callable[[], None] = lambda: (
+            None
+        )  # called by other threads when `deliver` has something to take
         self._readers = SegmentReaders(disk, settings.readers_max)
         self._around = Surroundings(
             disk=disk,

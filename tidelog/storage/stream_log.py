@@ -1,16 +1,16 @@
 """The log of one stream: record batches in segments, one index with two views, everything new in memory at once.
 
-It is the `Log` that consensus works on, and what consumers read. Appends and truncations change memory at once; the same
-calls queue operations for the group-commit writer, in the same order, and `deliver` takes its reports back. Everything
-here runs on the loop's thread and never waits for a disk, apart from reads of what is no longer cached.
+It is the `Log` that consensus works on, and what consumers read. Appends and truncations change memory at once; the
+same calls queue operations for the group-commit writer, in the same order, and `deliver` takes its reports back.
+Everything here runs on the loop's thread and never waits for a disk, apart from reads of what is no longer cached.
 
-    first_index - 1 <= durable_index <= last_index        (a take-over that is not yet durable: durable_index is one less)
+    first_index - 1 <= durable_index <= last_index      (one less while a take-over is not yet durable)
     start_offset <= next_offset, and offsets are dense: an entry's offset is the end of the one before
 
 A report from before a truncation says nothing about what was appended after it, even at the same index. So each
 truncation begins a new `generation`, and only reports of the current one count.
 
-Cost: an append is some `struct` calls a batch and no copy; lookup by index is arithmetic, by offset or time a binary search.
+Cost: an append is some `struct` calls a batch and no copy; lookup by index is arithmetic, by offset or time a search.
 """
 
 import os
@@ -43,6 +43,7 @@ from tidelog.storage.writer import (
     GroupCommitWriter,
     SaveState,
     Settle,
+    WipeRows,
 )
 from tidelog.wire.batch import build_own_batch, read_facts, read_stamp, stamp
 
@@ -213,7 +214,7 @@ class StreamLog:
         self._run_data, self._run_rows = [], []
 
     def settle(self) -> None:
-        """The stream is at rest: mark what is durable, so that later damage to it cannot pass for an unfinished write."""
+        """The stream is at rest: mark what is durable, so that damage to it cannot pass for an unfinished write."""
         active = self._segments.last
         if active.count != self._settled and self.durable_index == self.last_index:
             self._settled = active.count
@@ -225,8 +226,11 @@ class StreamLog:
         if index > self.last_index:
             return
         if index < self.first_index:
-            raise LogMismatchError(f"stream {self.stream}: truncation from {index}, the log begins at {self.first_index}")
+            raise LogMismatchError(
+                f"stream {self.stream}: truncation from {index}, the log begins at {self.first_index}"
+            )
         self._generation += 1
+        durable_before = self.durable_index
         self.last_index = index - 1
         self.durable_index = min(self.durable_index, self.last_index)
         self._around.cache.cut_from(self._tail, index)
@@ -237,16 +241,16 @@ class StreamLog:
         active = self._segments.last
         if index >= active.first_index:
             active.cut(self._segments.rows(active), index - active.first_index)
-            self._unsettle(active)
+            self._wipe_rows(active, durable_before - active.first_index + 1)
         else:
             self._drop_suffix(index)
         self.next_offset = self._segments.last.next_offset
 
-    def _unsettle(self, active: Segment) -> None:
-        """A mark of rows that are gone would make what takes their place look damaged."""
-        if self._settled > active.count:
+    def _wipe_rows(self, active: Segment, durable_count: int) -> None:
+        """Rows that were durable must be gone before their batches are overwritten, or that would look like damage."""
+        if durable_count > active.count:
             self._settled = 0
-            self._writer.submit(self.stream, Settle(active, 0, 0))
+            self._writer.submit(self.stream, WipeRows(active, active.count, durable_count))
 
     def _drop_suffix(self, index: int) -> None:
         """Whole segments go, the one that holds the entry before is cut, and a new one is begun behind it."""
@@ -433,8 +437,8 @@ class StreamLog:
     def read(self, offset: int, committed_index: int, bytes_max: int) -> Sequence[Chunk]:
         """Record batches from the one that holds `offset` on, in order, as memory or as ranges of a file.
 
-        Nothing behind `committed_index` is given out. At most `bytes_max` bytes, but one batch in any case when there is
-        one; and of one segment at most, so fewer bytes do not mean the end.
+        Nothing behind `committed_index` is given out. At most `bytes_max` bytes, but one batch in any case when there
+        is one; and of one segment at most, so fewer bytes do not mean the end.
         """
         if not self.start_offset <= offset <= self.next_offset:
             raise ValueError(f"offset {offset} is not between {self.start_offset} and {self.next_offset}")

@@ -1,8 +1,8 @@
 """The newest entries of every stream, in memory, within one budget of bytes for the node.
 
-Followers and consumers at the tail are served from here, with the memory the batch arrived in. What is not yet durable is
-always here, whatever the budget says: its size is bounded by the writer's queue. When the budget is exceeded the entries
-that came first, over all streams, go first.
+Followers and consumers at the tail are served from here, with the memory the batch arrived in. What is not yet durable
+is always here, whatever the budget says: its size is bounded by the writer's queue. When the budget is exceeded the
+entries that came first, over all streams, go first.
 """
 
 from collections import deque

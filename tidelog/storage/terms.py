@@ -10,8 +10,8 @@ from typing import NamedTuple
 
 class TermStart(NamedTuple):
     term: int
-    index: int
-    offset: int
+    first_index: int
+    first_offset: int
 
 
 _INDEX = itemgetter(1)
@@ -33,7 +33,7 @@ class TermHistory:
         last = self._starts[-1]
         if term == last.term:
             return
-        assert term > last.term and index > last.index, f"term {term} at index {index} behind {last}"
+        assert term > last.term, f"term {term} at index {index} behind {last}"
         self._starts.append(TermStart(term, index, offset))
 
     def term_at(self, index: int) -> int:
@@ -44,22 +44,22 @@ class TermHistory:
         after = bisect_right(self._starts, term, key=_TERM)
         if after == len(self._starts):
             return index
-        return max(min(index, self._starts[after].index - 1), self._starts[0].index)
+        return max(min(index, self._starts[after].first_index - 1), self._starts[0].first_index)
 
     def end_of(self, term: int, end_offset: int) -> tuple[int, int]:
         """(the largest term <= `term` in the log, the offset where it ends): Kafka's OffsetForLeaderEpoch (KIP-279)."""
         after = bisect_right(self._starts, term, key=_TERM)
         if after == 0:
             return -1, -1
-        end = self._starts[after].offset if after < len(self._starts) else end_offset
+        end = self._starts[after].first_offset if after < len(self._starts) else end_offset
         return self._starts[after - 1].term, end
 
     def cut_from(self, index: int) -> None:
         """Forget terms that begin at `index` or behind it."""
-        while len(self._starts) > 1 and self._starts[-1].index >= index:
+        while len(self._starts) > 1 and self._starts[-1].first_index >= index:
             self._starts.pop()
 
     def drop_before(self, floor: TermStart) -> None:
         """The log begins behind `floor` now."""
-        behind = bisect_right(self._starts, floor.index, key=_INDEX)
+        behind = bisect_right(self._starts, floor.first_index, key=_INDEX)
         self._starts[:behind] = [floor]

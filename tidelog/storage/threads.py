@@ -39,7 +39,7 @@ class _Worker:
                     return
                 self._woken.wait(FULL_DISK_RETRY_S if held_up else None)
                 self._woken.clear()
-        except BaseException as error:  # a dead thread must not go unnoticed, whatever ended it
+        except BaseException as error:  # noqa: BLE001 - whatever ended the thread must not go unnoticed
             self._failed(error)
 
 

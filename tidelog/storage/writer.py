@@ -33,7 +33,7 @@ from tidelog.storage.stream_state import STATE_NAME
 
 @dataclass(frozen=True, slots=True)
 class Durable:
-    """What the log may count on once the operation is synced. `generation` tells writes before a truncation from later ones."""
+    """What the log may count on once the operation is synced. A truncation begins a new `generation`."""
 
     generation: int
     index: int
@@ -60,11 +60,20 @@ class Append:
 
 @dataclass(frozen=True, slots=True)
 class Settle:
-    """The stream is at rest: note how many rows are durable, so that damage to the last ones shows. 0 takes that back."""
+    """The stream is at rest: note how many rows are durable, so that damage to the last ones shows."""
 
     segment: Segment
     count: int
     chain: int
+
+
+@dataclass(frozen=True, slots=True)
+class WipeRows:
+    """Entries of the active segment that were durable are truncated: rows first..end-1 go, and the settled mark."""
+
+    segment: Segment
+    first: int
+    end: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +102,7 @@ class Close:
     then: Callable[[], None]
 
 
-Operation = Begin | Append | Settle | DropSuffix | SaveState | Close
+Operation = Begin | Append | Settle | WipeRows | DropSuffix | SaveState | Close
 
 
 @dataclass(frozen=True, slots=True)
@@ -270,6 +279,8 @@ class GroupCommitWriter:
                 then()
             case Settle(segment, count, chain):
                 self._settle(channel, segment, count, chain)
+            case WipeRows(segment, first, end):
+                self._wipe_rows(channel, segment, first, end)
             case DropSuffix():
                 self._drop_suffix(channel, operation)
             case SaveState(content, then, durable):
@@ -291,8 +302,16 @@ class GroupCommitWriter:
     def _settle(self, channel: _Channel, segment: Segment, count: int, chain: int) -> None:
         self._open_file(channel, segment).write_settled_mark(count, chain, self._staging)
         channel.dirty = True
-        if not count:
-            self._sync(channel)  # before any row takes the place of one that the mark vouched for
+
+    def _wipe_rows(self, channel: _Channel, segment: Segment, first: int, end: int) -> None:
+        """A sync after each step: the mark must not outlive the rows it vouches for, nor the rows their batches."""
+        file = self._open_file(channel, segment)
+        file.take_settled_mark_back(self._staging)
+        channel.dirty = True
+        self._sync(channel)
+        file.wipe_rows(first, end, self._staging)
+        channel.dirty = True
+        self._sync(channel)
 
     def _drop_suffix(self, channel: _Channel, operation: DropSuffix) -> None:
         """Each step leaves a prefix of the old log, so a crash between two steps is one before the truncation."""

@@ -76,7 +76,7 @@ def read_header(batch: Buffer, position: int = 0) -> BatchHeader:
     try:
         return BatchHeader._make(_HEADER.unpack_from(batch, position))
     except struct.error:
-        raise CorruptBatchError(f"a batch header needs {HEADER_BYTES} bytes, {len(batch) - position} are there") from None
+        raise CorruptBatchError(f"a batch header has {HEADER_BYTES} bytes, {len(batch) - position} are there") from None
 
 
 def read_frame(batch: Buffer) -> tuple[int, int]:
