@@ -92,7 +92,7 @@ class MemoryLog:
         log.sync()
         return log
 
-    def delete_before(self, index: int, context: bytes = b"") -> None:
+    def delete_before(self, index: int, context: bytes) -> None:
         """Delete a prefix, as retention does; `context` is what a log that begins there must know."""
         floor_term = self.term_at(index - 1)
         drop = index - self.first_index
@@ -104,11 +104,24 @@ class MemoryLog:
         self.sync(self.durable_index)
 
     def configurations(self) -> list[tuple[int, Configuration]]:
-        return [
+        """The one in force where the log begins, and every one in it."""
+        return [_decode_context(self.floor_context)] + [
             (entry.index, Configuration.decode(entry.data))
             for entry in self.stored
             if entry.kind is EntryKind.CONFIGURATION
         ]
+
+    def configuration_before(self, index: int) -> bytes:
+        """The context of a log that begins at `index`."""
+        return floor_context(*[known for known in self.configurations() if known[0] < index][-1])
+
+
+def floor_context(index: int, configuration: Configuration) -> bytes:
+    return index.to_bytes(8, "big") + configuration.encode()
+
+
+def _decode_context(context: bytes) -> tuple[int, Configuration]:
+    return int.from_bytes(context[:8], "big"), Configuration.decode(context[8:])
 
 
 def log_of_terms(*terms: int) -> MemoryLog:

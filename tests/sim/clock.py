@@ -6,13 +6,12 @@ rate stays within the drift that leases are told to allow for.
 
 from random import Random
 
-DRIFT_MAX = 0.01  # a node's second is between 0.99 and 1.01 of the world's
-
 
 class Clock:
     """Reads in microseconds since the node's machine started, like CLOCK_MONOTONIC."""
 
-    def __init__(self, rng: Random, now: int, *, drift_max: float = DRIFT_MAX) -> None:
+    def __init__(self, rng: Random, now: int, drift_max: float) -> None:
+        """A second of this clock is between 1 - drift_max and 1 + drift_max of the world's."""
         self.rate = 1.0 + rng.uniform(-drift_max, drift_max)
         self._world_origin = now
         self._local_origin = rng.randrange(1 << 40)  # machines started at different times

@@ -13,8 +13,8 @@ of the operations between them.
 A name and a content are independent of each other, as on a real disk: a file may be synced and have no durable name, or
 have a durable name and lost content. A file whose removal the crash undoes still has its content.
 
-Faults: a power cut before, in or after a later operation (`crash_after`), a failing sync (`fail_next_sync`), a full
-disk (`space_bytes`), a flipped bit (`flip_bit`). Not modelled: read errors, hard links, a drive that reorders
+Faults: death before, in or after a later operation (`crash_after`, `kill_after`), a failing sync (`fail_next_sync`), a
+full disk (`space_bytes`), a flipped bit (`flip_bit`). Not modelled: read errors, hard links, a drive that reorders
 overlapping writes to one sector. A slow disk is the scheduler's business: it delivers completions late.
 
 Costs: a write is two memory copies; a sync copies what was written since the last one; a crash works sector by sector.
@@ -28,7 +28,7 @@ from random import Random
 from typing import NoReturn
 
 from .inode import SECTOR_BYTES, Inode
-from .names import Directory, Names, Node, Operation, error, split
+from .names import Directory, Names, Node, Operation, error, inodes_under, split
 
 Buffer = bytes | bytearray | memoryview
 
@@ -44,13 +44,15 @@ class SimDisk:
         self.space_bytes = space_bytes  # None: never full. May change at any time, also to less than is in use.
         self.used_bytes = 0
         self.down = False
+        self.sync_has_failed = False  # in this life
         self._rng = rng
         self._direct = direct
         self._names = Names()
         self._life = 0  # handles of an earlier life are dead
         self._handles: dict[Inode, int] = {}  # how many are open
         self._locked: set[Inode] = set()
-        self._operations_until_crash: int | None = None
+        self._operations_until_death: int | None = None
+        self._death = self.crash
         self._sync_fails = False
 
     # ---- faults
@@ -58,30 +60,41 @@ class SimDisk:
     def crash(self) -> None:
         """Cut the power. The disk stays down until `restart`."""
         self._names.crash(self._rng)
-        for inode in self._names.inodes():
+        for inode in inodes_under(self._names.root):
             inode.crash(self._rng)
         self.kill()
 
     def kill(self) -> None:
         """Kill the process. The disk stays down until `restart`."""
         self.down = True
-        self.used_bytes = sum(inode.space_bytes for inode in self._names.inodes())
+        self.used_bytes = sum(inode.space_bytes for inode in inodes_under(self._names.root))
         self._life += 1
         self._handles.clear()
         self._locked.clear()
-        self._operations_until_crash = None
-        self._sync_fails = False
+        self.disarm()
 
     def restart(self) -> None:
         self.down = False
+        self.sync_has_failed = False
 
     def crash_after(self, operations: int) -> None:
         """Let the next `operations` changes pass; cut the power before, in or after the one that follows."""
-        self._operations_until_crash = operations
+        self._operations_until_death = operations
+        self._death = self.crash
+
+    def kill_after(self, operations: int) -> None:
+        """The same, but only the process dies: what it has written and not synced stays in the page cache."""
+        self._operations_until_death = operations
+        self._death = self.kill
 
     def fail_next_sync(self) -> None:
         """The next sync raises EIO. As on Linux its changes are durable or lost then; no later sync repeats them."""
         self._sync_fails = True
+
+    def disarm(self) -> None:
+        """Take back a death or a failed sync that has not come yet."""
+        self._operations_until_death = None
+        self._sync_fails = False
 
     def flip_bit(self, path: str, position: int, bit: int) -> None:
         """Damage a file where it lies; no operation reports it."""
@@ -92,9 +105,12 @@ class SimDisk:
 
     # ---- what tests look at
 
-    def durable_contains(self, pattern: bytes) -> bool:
-        """Whether `pattern` lies in any file that a power cut now is certain to leave, name and content."""
-        return any(pattern in inode.durable for inode in self._names.inodes(durable=True))
+    def durable_contains(self, pattern: bytes, folder: str = "") -> bool:
+        """Whether `pattern` lies in a file under `folder` that a power cut now must leave, name and content."""
+        directory = self._names.find_durable(folder)
+        return isinstance(directory, Directory) and any(
+            pattern in inode.durable for inode in inodes_under(directory, durable=True)
+        )
 
     def durable_content(self, path: str) -> bytes | None:
         """What the file `path` is certain to hold after a power cut now; None when its name is not certain."""
@@ -251,6 +267,7 @@ class SimDisk:
 
     def _takes_sync_failure(self) -> bool:
         fails, self._sync_fails = self._sync_fails, False
+        self.sync_has_failed = self.sync_has_failed or fails
         return fails
 
     def _alive(self) -> None:
@@ -258,16 +275,16 @@ class SimDisk:
             raise SimulatedCrash
 
     def _dies_now(self) -> bool:
-        """Count an operation that changes the disk; True when the power fails in it."""
+        """Count an operation that changes the disk; True when the node dies in it."""
         self._alive()
-        if self._operations_until_crash is None:
+        if self._operations_until_death is None:
             return False
-        self._operations_until_crash -= 1
-        return self._operations_until_crash < 0
+        self._operations_until_death -= 1
+        return self._operations_until_death < 0
 
     @contextmanager
     def _mortally(self) -> Iterator[None]:
-        """Around a change that is done or not done: when the power fails in it, it fails either before or after."""
+        """Around a change that is done or not done: when the node dies in it, it dies either before or after."""
         dies = self._dies_now()
         if dies and self._rng.random() < 0.5:
             self._die()
@@ -276,7 +293,7 @@ class SimDisk:
             self._die()
 
     def _die(self) -> NoReturn:
-        self.crash()
+        self._death()
         raise SimulatedCrash
 
 
@@ -314,6 +331,11 @@ class SimFile:
     def read_at(self, position: int, length: int) -> bytes:
         self._usable()
         return bytes(self._inode.content[position : position + length])
+
+    def read_into(self, position: int, memory: memoryview) -> int:
+        data = self.read_at(position, len(memory))
+        memory[: len(data)] = data
+        return len(data)
 
     def write_at(self, position: int, buffers: Sequence[Buffer]) -> None:
         self._usable(to_write=True)

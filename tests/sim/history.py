@@ -6,6 +6,7 @@ leaders     who led each term
 votes       whom each node voted for in each term
 """
 
+from bisect import bisect_right
 from collections.abc import Set
 from dataclasses import dataclass
 
@@ -43,6 +44,8 @@ class History:
         self.made: dict[tuple[int, int], Made] = {(0, 0): Made(0, EntryKind.NOOP, b"", 0)}
         self.committed: list[int] = [0]  # terms; index 0 is the beginning of every log
         self.commit_terms: list[int] = [0]  # in whose term each one was committed
+        self.data_indexes: list[int] = []  # of the committed entries with records
+        self.data_offsets: list[int] = []  # and where they begin
         self.leaders: dict[int, int] = {}
         self.votes: dict[tuple[int, int], int] = {}
 
@@ -109,7 +112,37 @@ class History:
         assert index == len(self.committed), "commits are reported one by one"
         self.committed.append(term)
         self.commit_terms.append(current_term)
+        made = self.made[index, term]
+        if made.kind is EntryKind.DATA:
+            self.data_indexes.append(index)
+            self.data_offsets.append(read_header(made.data).base_offset)
         return True
+
+    def configurations(self) -> list[bytes]:
+        """The last committed configuration, if there is one, and all that were made for later places in the log."""
+        made = [(place, entry.data) for place, entry in self.made.items() if entry.kind is EntryKind.CONFIGURATION]
+        committed = [index for (index, term), _ in made if self.committed[index : index + 1] == [term]]
+        last = max(committed, default=0)
+        return [
+            data for (index, term), data in made if index > last or (index == last and term == self.committed[last])
+        ]
+
+    def check_served(self, offset: int, data: bytes) -> int:
+        """`data` was served for `offset`: whole committed batches in order, or else; returns the offset behind them."""
+        number = bisect_right(self.data_offsets, offset) - 1
+        position = 0
+        next_offset = offset
+        while position < len(data):
+            if number >= len(self.data_indexes):
+                raise Violation("served is committed", f"group {self.group}: more than is committed, from {offset}")
+            index = self.data_indexes[number]
+            made = self.made[index, self.committed[index]]
+            if data[position : position + len(made.data)] != made.data:
+                raise Violation("an offset's content never changes", f"group {self.group}: entry {index}")
+            position += len(made.data)
+            next_offset = made.next_offset
+            number += 1
+        return next_offset
 
     def last_committed_before(self, term: int) -> int:
         """Index of the last entry that was committed in an earlier term than `term`."""
@@ -120,5 +153,5 @@ class History:
 
 
 def is_quorum(holders: Set[int], voter_sets: tuple[Set[int], ...]) -> bool:
-    """Written apart from the product's arithmetic on purpose: more than half of each set of voters."""
-    return all(2 * len(voters & holders) > len(voters) for voters in voter_sets)
+    """Written apart from the product's arithmetic on purpose: more than half of each set of voters that has any."""
+    return all(2 * len(voters & holders) > len(voters) for voters in voter_sets if voters)

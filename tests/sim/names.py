@@ -71,12 +71,6 @@ class Names:
         *folder, name = split(path)
         return self.directory("/".join(folder)), name
 
-    def inodes(self, *, durable: bool = False) -> Iterator[Inode]:
-        for directory in _walk(self.root, durable=durable):
-            for node in (directory.durable if durable else directory.names).values():
-                if isinstance(node, Inode):
-                    yield node
-
     def change(self, operation: Operation) -> None:
         operation.apply()
         self._journal.append(operation)
@@ -106,8 +100,16 @@ class Names:
             else:
                 operation.make_durable()
         self._journal.clear()
-        for directory in _walk(self.root, durable=True):
-            directory.names = dict(directory.durable)
+        _forget_all_but_durable(self.root)
+
+
+def inodes_under(directory: Directory, *, durable: bool = False) -> Iterator[Inode]:
+    """All files in a directory and below: those it has now, or those it is certain to have after a power cut."""
+    for node in (directory.durable if durable else directory.names).values():
+        if isinstance(node, Inode):
+            yield node
+        else:
+            yield from inodes_under(node, durable=durable)
 
 
 def split(path: str) -> list[str]:
@@ -118,11 +120,11 @@ def error(code: int, path: str) -> OSError:
     return OSError(code, os.strerror(code), path)
 
 
-def _walk(directory: Directory, *, durable: bool) -> Iterator[Directory]:
-    yield directory
-    for node in (directory.durable if durable else directory.names).values():
+def _forget_all_but_durable(directory: Directory) -> None:
+    directory.names = dict(directory.durable)
+    for node in directory.names.values():
         if isinstance(node, Directory):
-            yield from _walk(node, durable=durable)
+            _forget_all_but_durable(node)
 
 
 def _set(names: dict[str, Node], name: str, node: Node | None) -> None:

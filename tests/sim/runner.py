@@ -21,7 +21,9 @@ class Result:
     def __str__(self) -> str:
         if self.failure is None:
             return f"seed {self.seed}: {self.story}"
-        return f"seed {self.seed} FAILS ({self.story.mix})\n{self.failure}\nagain: python -m tests.sim --seed {self.seed}"
+        return (
+            f"seed {self.seed} FAILS ({self.story.mix})\n{self.failure}\nagain: python -m tests.sim --seed {self.seed}"
+        )
 
 
 def run_seed(seed: int, *, trace: bool = False) -> Result:

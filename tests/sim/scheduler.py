@@ -23,9 +23,6 @@ class Event:
         self.action: Action | None = action
         self.what = what  # made into text only when somebody reads it
 
-    def __str__(self) -> str:
-        return " ".join(map(str, self.what))
-
     def cancel(self) -> None:
         self.action = None
 

@@ -32,13 +32,17 @@ class Shadow:
     `_terms[i]` is the term of entry base + i, and `_terms[0]` that of the entry before the first.
     """
 
-    def __init__(self, node: int, history: History) -> None:
+    def __init__(self, node: int, history: History, disk: SimDisk, folder: str) -> None:
+        """`folder` is where the log's files are on `disk`."""
         self.node = node
         self.history = history
         self.base = 0
         self.durable = 0  # reported as such, and still there
         self.commit = 0  # in this life
-        self.high_watermark = 0
+        self.high_watermark = 0  # in this life, as the next one
+        self.start_offset = 0
+        self._disk = disk
+        self._folder = folder
         self._terms = [0]
 
     def __str__(self) -> str:
@@ -52,6 +56,14 @@ class Shadow:
         """The term of the entry at `index`; None when the log has no such entry (any more)."""
         position = index - self.base
         return self._terms[position] if 0 <= position < len(self._terms) else None
+
+    def holds(self, index: int, term: int) -> bool:
+        """Whether it has the committed entry (index, term) on disk, or had it and trimmed it."""
+        return index <= self.base or (index <= self.durable and self.term_at(index) == term)
+
+    def is_on_disk(self, batch: bytes) -> bool:
+        """Whether the disk itself, and not only its cache, has these bytes for certain."""
+        return self._disk.durable_contains(batch, self._folder)
 
     # ---- changes
 
@@ -81,7 +93,7 @@ class Shadow:
             raise Violation("only committed entries are taken over", f"{self} takes over from ({index}, term {term})")
         check(index > self.commit, "commit never falls", f"{self} takes over from {index}, commit is {self.commit}")
         self.base, self._terms = index, [term]
-        self.durable = min(self.durable, index - 1)  # until it is told otherwise, a crash may bring the old log back
+        self.durable = index - 1  # until it is told otherwise, a crash may bring the old log back
 
     def wrote(self, durable: int) -> None:
         check(durable <= self.last, "durable is within the log", f"{self}: {durable} of {self.last}")
@@ -111,7 +123,7 @@ class Shadow:
 
     # ---- a new life
 
-    def recovered(self, log: RecoveredLog, disk: SimDisk) -> None:
+    def recovered(self, log: RecoveredLog) -> None:
         """Hold a recovered log against what it was: nothing durable is missing, nothing is there that nobody made."""
         history = self.history
         base = log.first_index - 1
@@ -129,17 +141,17 @@ class Shadow:
         for index in range(max(base, self.base), self.durable + 1):
             if index >= base + len(terms) or terms[index - base] != self.term_at(index):
                 raise Violation("what is durable survives", f"{self} lost ({index}, term {self.term_at(index)})")
-        self._check_durable(log, disk)
+        self._check_durable(log)
         self.base, self._terms = base, terms
         self.durable = log.durable_index
         self.commit = base
-        self.high_watermark = 0
+        self.high_watermark = self.start_offset = 0
 
-    def _check_durable(self, log: RecoveredLog, disk: SimDisk) -> None:
+    def _check_durable(self, log: RecoveredLog) -> None:
         """A recovered log may have seen bytes that only a page cache holds; it must not count on them."""
         for index in range(max(self.durable + 1, log.first_index), log.durable_index + 1):
             made = self.history.made[index, log.term_at(index)]
-            if made.kind is EntryKind.DATA and not disk.durable_contains(made.data):
+            if made.kind is EntryKind.DATA and not self.is_on_disk(made.data):
                 raise Violation(
                     "durable means synced", f"{self} counts on {index} after recovery, which is not on its disk"
                 )

@@ -29,7 +29,7 @@ def data(index: int, term: int, offset: int, value: bytes = b"v", *, records: in
 
 def shadows(*logs: Sequence[Entry]) -> list[Shadow]:
     history = History(group=7)
-    nodes = [Shadow(number, history) for number, _ in enumerate(logs, start=1)]
+    nodes = [Shadow(number, history, SimDisk(Random(0)), "") for number, _ in enumerate(logs, start=1)]
     for shadow, entries in zip(nodes, logs, strict=True):
         shadow.appended(entries)
     return nodes
@@ -174,7 +174,7 @@ def test_taking_over_from_an_entry_that_is_not_committed_is_noticed() -> None:
 def test_a_recovered_log_may_end_anywhere_behind_what_was_durable() -> None:
     (one,) = shadows(noops(1, 1, 1))
     one.wrote(2)
-    one.recovered(FoundLog(noops(1, 1)), SimDisk(Random(0)))
+    one.recovered(FoundLog(noops(1, 1)))
     assert (one.last, one.durable) == (2, 2)
 
 
@@ -182,7 +182,7 @@ def test_a_recovery_that_loses_durable_entries_is_noticed() -> None:
     (one,) = shadows(noops(1, 1, 1))
     one.wrote(2)
     with broken("what is durable survives"):
-        one.recovered(FoundLog(noops(1)), SimDisk(Random(0)))
+        one.recovered(FoundLog(noops(1)))
 
 
 def test_a_recovery_that_brings_back_a_truncated_suffix_behind_new_entries_is_noticed() -> None:
@@ -191,21 +191,22 @@ def test_a_recovery_that_brings_back_a_truncated_suffix_behind_new_entries_is_no
     one.appended([noop(2, 2)])
     one.wrote(2)
     with broken("recovery brings back only"):
-        one.recovered(FoundLog(noops(1, 2, 1)), SimDisk(Random(0)))
+        one.recovered(FoundLog(noops(1, 2, 1)))
 
 
 def test_a_recovery_that_counts_on_unsynced_bytes_is_noticed() -> None:
     entry = data(1, 1, 0)
-    (one,) = shadows([entry])
     disk = SimDisk(Random(0))
+    one = Shadow(1, History(group=7), disk, "")
+    one.appended([entry])
     file = disk.open_write("segment")
     file.write_at(0, [entry.data])
     disk.sync_directory("")
-    one.recovered(FoundLog([entry], durable_index=0), disk)
+    one.recovered(FoundLog([entry], durable_index=0))
     with broken("durable means synced"):
-        one.recovered(FoundLog([entry]), disk)
+        one.recovered(FoundLog([entry]))
     file.sync()
-    one.recovered(FoundLog([entry]), disk)
+    one.recovered(FoundLog([entry]))
 
 
 def test_a_quorum_is_more_than_half_of_every_set_of_voters() -> None:

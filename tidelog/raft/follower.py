@@ -47,7 +47,10 @@ class Follower:
 
     @property
     def match(self) -> int:
-        return min(self.verified, self._replica.log.durable_index)
+        """Up to here our log equals the leader's, and is durable. Of a take-over not yet durable, nothing is."""
+        log = self._replica.log
+        durable = log.durable_index
+        return min(self.verified, durable) if durable >= log.first_index - 1 else 0
 
     def append(self, request: AppendRequest) -> None:
         self._heard(request.source, request.round)
@@ -134,8 +137,7 @@ class Follower:
         if owed == _NOTHING:
             return
         replica = self._replica
-        durable = replica.log.durable_index
-        match = min(durable, self.verified)
+        match = self.match
         if match < owed and match <= self._acknowledged:
             return
         if match >= owed:

@@ -1,7 +1,7 @@
 """One group on one node: the state machine that takes events and gives effects.
 
-Everything about terms and elections is here; what a node does once it leads is in `leader`, what it does once it is led
-in `follower`. The rules of this file:
+Whatever crosses roles is here: terms, elections, who is heard. What a node does once it leads is in `leader`, what it
+does once it is led in `follower`. The rules of this file:
 
 * No message is acted upon before its term is settled (`_settle_term`): an older one changes nothing, and its sender is
   told; a newer one makes this node a follower of that term first.
@@ -26,6 +26,7 @@ from typing import Any
 
 from tidelog.raft.configuration import Change, Configuration
 from tidelog.raft.effects import Effects, HardState, Leadership, Reason, Refusal, Role
+from tidelog.raft.elections import Candidacy, Patience, is_up_to_date
 from tidelog.raft.errors import RaftInvariantError
 from tidelog.raft.follower import Follower
 from tidelog.raft.leader import Leader
@@ -43,7 +44,7 @@ from tidelog.raft.messages import (
     VoteRequest,
     VoteResponse,
 )
-from tidelog.raft.quorum import VoteResult, quorum_vote
+from tidelog.raft.quorum import VoteResult
 from tidelog.raft.replica import Replica
 from tidelog.raft.settings import TERM_MAX, RaftSettings
 
@@ -56,21 +57,17 @@ class Group:
 
     __slots__ = (
         "_asleep",
-        "_deadline_ms",
+        "_candidacy",
         "_follower",
         "_handlers",
         "_leader",
         "_leading",
         "_now_ms",
-        "_patient_until_ms",
+        "_patience",
         "_replica",
         "_reported_commit",
         "_reported_configuration_index",
         "_reported_leadership",
-        "_rng",
-        "_role",
-        "_timeout_ms",
-        "_votes",
     )
 
     def __init__(
@@ -87,36 +84,28 @@ class Group:
     ) -> None:
         """`configurations`: the one in force where the log begins, and every one in the log, with their indexes."""
         self._replica = Replica(group, node, log, hard_state, Membership(configurations), settings, alive)
-        self._rng = rng
         self._now_ms = now_ms
 
-        self._role = Role.FOLLOWER
         self._leader: int | None = None
         """Whom this node knows to lead the term."""
 
         self._follower = Follower(self._replica)
         """What is verified against the leader of this term; a new one for each term."""
 
+        self._candidacy: Candidacy | None = None
+        """Exists while, and only while, this node campaigns."""
+
         self._leading: Leader | None = None
         """Exists while, and only while, this node leads."""
 
-        self._votes: dict[int, bool] = {}
-        """Votes, or pre-votes, for this node's candidacy."""
-
         self._asleep = False
 
-        self._patient_until_ms = now_ms
-        """Until then this node takes no part in elections, by its promise to a leader."""
-
-        self._timeout_ms = 0
-        self._deadline_ms = 0
-        """When a node that does not lead will campaign: `_timeout_ms` after it last heard from its leader."""
-
-        self._restart_timer(now_ms)
+        self._patience = Patience(settings.election_timeout_ms, rng, now_ms)
         if hard_state.term > 0:
-            self._patient_until_ms = now_ms + settings.election_timeout_ms
-        if self._only_voter:
-            self._deadline_ms = now_ms  # it promised nobody but itself
+            self._patience.promise(now_ms)  # it may have promised, and forgotten
+        configuration = self._replica.membership.in_force
+        if configuration.voters == (node,) and not configuration.joint:
+            self._patience.deadline_ms = now_ms  # it promised nobody but itself
 
         self._reported_commit = 0
         self._reported_leadership = Leadership(Role.FOLLOWER, hard_state.term, None)
@@ -142,7 +131,11 @@ class Group:
 
     @property
     def role(self) -> Role:
-        return self._role
+        if self._leading is not None:
+            return Role.LEADER
+        if self._candidacy is None:
+            return Role.FOLLOWER
+        return Role.PRE_CANDIDATE if self._candidacy.pre else Role.CANDIDATE
 
     @property
     def term(self) -> int:
@@ -175,7 +168,7 @@ class Group:
         """When `tick` must be called next; None while asleep."""
         if self._asleep:
             return None
-        return self._deadline_ms if self._leading is None else self._leading.next_deadline_ms
+        return self._patience.deadline_ms if self._leading is None else self._leading.next_deadline_ms
 
     def lease_index(self, now_ms: int) -> int | None:
         """The index a read may be served at, right now and without asking anyone; None if only `read` can tell."""
@@ -187,43 +180,31 @@ class Group:
 
     def propose(self, kind: EntryKind, data: Sequence[Buffer], deadline_ms: int, now_ms: int) -> int | Refusal:
         """Append entries, one for each of `data`, and learn when they are committed."""
-        self._now_ms = now_ms
-        if self._leading is None:
-            return Refusal(Reason.NOT_LEADER, self._leader)
-        self._wake_leader(now_ms)
-        return self._leading.propose(kind, data, deadline_ms, now_ms)
+        leading = self._attend(now_ms)
+        return leading.propose(kind, data, deadline_ms, now_ms) if leading else self._not_leader()
 
     def read(self, deadline_ms: int, now_ms: int) -> int | Refusal:
         """Learn an index such that a read there sees everything acknowledged before now."""
-        self._now_ms = now_ms
-        if self._leading is None:
-            return Refusal(Reason.NOT_LEADER, self._leader)
-        self._wake_leader(now_ms)
-        return self._leading.read(deadline_ms, now_ms)
+        leading = self._attend(now_ms)
+        return leading.read(deadline_ms, now_ms) if leading else self._not_leader()
 
     def change_membership(self, changes: Sequence[Change], deadline_ms: int, now_ms: int) -> int | Refusal:
         """Change members; answered when the last step is committed.
 
         Add a new node as learner, and promote it when it has caught up: a voter with an empty log is a dead voter.
         """
-        self._now_ms = now_ms
-        if self._leading is None:
-            return Refusal(Reason.NOT_LEADER, self._leader)
-        self._wake_leader(now_ms)
-        return self._leading.change_membership(changes, deadline_ms, now_ms)
+        leading = self._attend(now_ms)
+        return leading.change_membership(changes, deadline_ms, now_ms) if leading else self._not_leader()
 
     def transfer_leadership(self, target: int, now_ms: int) -> Refusal | None:
         """Ask another voter to lead. Whether it came to pass shows in `Effects.leadership`."""
-        self._now_ms = now_ms
-        if self._leading is None:
-            return Refusal(Reason.NOT_LEADER, self._leader)
-        self._wake_leader(now_ms)
-        return self._leading.transfer(target, now_ms)
+        leading = self._attend(now_ms)
+        return leading.transfer(target, now_ms) if leading else self._not_leader()
 
     def campaign(self, now_ms: int) -> None:
         """Do not wait for the election timeout; for the first leader of a new group. Harmless if there is one."""
         self._now_ms = now_ms
-        if self._leading is None and now_ms >= self._patient_until_ms:
+        if self._leading is None and now_ms >= self._patience.promised_until_ms:
             self._election_due(now_ms)
 
     # Events
@@ -235,7 +216,7 @@ class Group:
         if self._leading is not None:
             self._leading.tick(now_ms)
             self._after_leading(now_ms)
-        elif now_ms >= self._deadline_ms:
+        elif now_ms >= self._patience.deadline_ms:
             self._election_due(now_ms)
 
     def receive(self, message: Message, now_ms: int) -> None:
@@ -252,9 +233,8 @@ class Group:
 
     def hard_state_written(self, hard_state: HardState, now_ms: int) -> None:
         self._now_ms = now_ms
-        if self._replica.outbox.persisted(hard_state) and self._role is Role.CANDIDATE:
-            self._votes[self._replica.node] = True
-            self._count_votes(now_ms)
+        if self._replica.outbox.persisted(hard_state) and self._candidacy is not None and not self._candidacy.pre:
+            self._voted(self._candidacy, self._replica.node, True, now_ms)
 
     def peer_unreachable(self, node: int, now_ms: int) -> None:
         """The connection to a node broke: what was sent to it may be lost."""
@@ -272,19 +252,16 @@ class Group:
         if self._leading is not None:
             self._leading.distrust_clock(now_ms)
         else:
-            self._patient_until_ms = now_ms + self._replica.settings.election_timeout_ms
-            self._restart_timer(now_ms)
+            self._patience.promise(now_ms)
 
     def wake(self, heard_ms: int, now_ms: int) -> None:
         """The host has news of a member's node. To a follower it is its leader's node, last heard at `heard_ms`."""
-        self._now_ms = now_ms
-        if self._leading is not None:
-            self._wake_leader(now_ms)
-            self._leading.stir(now_ms)
+        leading = self._attend(now_ms)
+        if leading is not None:
+            leading.stir(now_ms)
         elif self._asleep:
             self._asleep = False
-            self._patient_until_ms = max(self._patient_until_ms, heard_ms + self._replica.settings.election_timeout_ms)
-            self._restart_timer(heard_ms)
+            self._patience.promise(heard_ms)
 
     def close(self) -> Effects:
         """This node lets go of the group: refuse all that is unanswered, and say no more."""
@@ -301,9 +278,10 @@ class Group:
         effects = Effects(replica.outbox.take_hard_state(), replica.outbox.take_messages(), replica.take_answers())
         if replica.commit != self._reported_commit:
             effects.commit = self._reported_commit = replica.commit
+        role = self.role
         reported = self._reported_leadership
-        if reported.role is not self._role or reported.term != replica.term or reported.leader != self._leader:
-            effects.leadership = self._reported_leadership = Leadership(self._role, replica.term, self._leader)
+        if reported.role is not role or reported.term != replica.term or reported.leader != self._leader:
+            effects.leadership = self._reported_leadership = Leadership(role, replica.term, self._leader)
         membership = replica.membership
         if membership.in_force_index != self._reported_configuration_index:
             self._reported_configuration_index = membership.in_force_index
@@ -337,27 +315,21 @@ class Group:
         if term > self._replica.term:
             self._replica.persist(term, None)
             self._follower = Follower(self._replica)
-        self._role = Role.FOLLOWER
+        self._candidacy = None
         self._leader = leader
         self._asleep = False
-        self._restart_timer(now_ms)
+        self._patience.restart(now_ms)
 
     def _heed_leader(self, message: AppendRequest | Heartbeat | TakeOver, now_ms: int) -> None:
         """The leader of this term spoke."""
-        if self._leader != message.source or self._role is not Role.FOLLOWER:
+        if self._leader != message.source:
             if self._leading is not None:
                 raise RaftInvariantError(
                     f"group {self.group}: nodes {self._replica.node} and {message.source} both lead term {self.term}"
                 )
             self._follow(self._replica.term, message.source, now_ms)
         self._asleep = False
-        self._patient_until_ms = now_ms + self._replica.settings.election_timeout_ms
-        self._deadline_ms = now_ms + self._timeout_ms
-
-    def _restart_timer(self, since_ms: int) -> None:
-        timeout_ms = self._replica.settings.election_timeout_ms
-        self._timeout_ms = timeout_ms + self._rng.randrange(timeout_ms)
-        self._deadline_ms = since_ms + self._timeout_ms
+        self._patience.heard(now_ms)
 
     def _tell_term(self, node: int) -> None:
         """Tell the leader of an earlier term that it is over."""
@@ -368,56 +340,34 @@ class Group:
 
     # Elections
 
-    @property
-    def _only_voter(self) -> bool:
-        configuration = self._replica.membership.in_force
-        return configuration.voters == (self._replica.node,) and not configuration.joint
-
     def _election_due(self, now_ms: int) -> None:
-        self._asleep = False
-        self._leader = None
-        self._role = Role.FOLLOWER
-        self._restart_timer(now_ms)
+        self._follow(self._replica.term, None, now_ms)
         if self._may_campaign():
-            self._role = Role.PRE_CANDIDATE
-            self._votes = {self._replica.node: True}
-            self._ask_votes(self._replica.term + 1, pre=True, forced=False)
-            self._count_votes(now_ms)
+            self._candidacy = Candidacy(self._replica, self._replica.term + 1, pre=True, forced=False)
+            self._voted(self._candidacy, self._replica.node, True, now_ms)
 
     def _may_campaign(self) -> bool:
         """A leader must be able to append: its first act is a no-op."""
-        return self._replica.membership.in_force.votes(self._replica.node) and self._replica.log.accepting
+        return self._replica.membership.may_lead(self._replica.node) and self._replica.log.accepting
 
     def _campaign(self, now_ms: int, *, forced: bool) -> None:
+        """Ask for votes in the next term; this node's own follows when it is durable."""
         if self._replica.term >= TERM_MAX:
             raise RaftInvariantError(f"group {self.group}: there is no term after {TERM_MAX}")
         self._follow(self._replica.term + 1, None, now_ms)
-        self._role = Role.CANDIDATE
-        self._votes = {}
         self._replica.persist(self._replica.term, self._replica.node)
-        self._ask_votes(self._replica.term, pre=False, forced=forced)
+        self._candidacy = Candidacy(self._replica, self._replica.term, pre=False, forced=forced)
 
-    def _ask_votes(self, term: int, *, pre: bool, forced: bool) -> None:
-        replica = self._replica
-        last_index = replica.log.last_index
-        last_term = replica.log.term_at(last_index)
-        configuration = replica.membership.in_force
-        for node in sorted({*configuration.voters, *configuration.outgoing} - {replica.node}):
-            replica.outbox.send(
-                VoteRequest(replica.group, replica.node, node, term, last_index, last_term, pre, forced)
-            )
-
-    def _count_votes(self, now_ms: int) -> None:
-        configuration = self._replica.membership.in_force
-        result = quorum_vote(configuration.voters, configuration.outgoing, self._votes)
-        if result is VoteResult.LOST:
+    def _voted(self, candidacy: Candidacy, node: int, granted: bool, now_ms: int) -> None:
+        result = candidacy.voted(node, granted)
+        if result is VoteResult.PENDING:
+            return
+        if result is VoteResult.LOST or not self._replica.log.accepting:
             self._follow(self._replica.term, None, now_ms)
-        elif result is VoteResult.WON and self._role is Role.PRE_CANDIDATE:
+        elif candidacy.pre:
             self._campaign(now_ms, forced=False)
-        elif result is VoteResult.WON and not self._replica.log.accepting:
-            self._follow(self._replica.term, None, now_ms)
-        elif result is VoteResult.WON:
-            self._role = Role.LEADER
+        else:
+            self._candidacy = None
             self._leader = self._replica.node
             self._leading = Leader(self._replica, now_ms)
 
@@ -429,40 +379,35 @@ class Group:
             self._answer_vote(request, granted=False)
             return
         if not request.forced and self._is_patient(now_ms):
-            self._wake_leader(now_ms)
+            if self._leading is not None and request.source in self._leading.replication.members:
+                self._attend(now_ms)  # a member has lost sight of its leader
             if request.pre or request.term == replica.term:
                 self._answer_vote(request, granted=False)
             return
         if request.pre:
-            self._answer_vote(request, granted=request.term > replica.term and self._is_up_to_date(request))
+            self._answer_vote(request, granted=request.term > replica.term and is_up_to_date(request, replica))
             return
         if request.term > replica.term:
             if request.term > TERM_MAX:
                 return
             self._follow(request.term, None, now_ms)
-        granted = replica.vote in (None, request.source) and self._leader is None and self._is_up_to_date(request)
+        granted = replica.vote in (None, request.source) and self._leader is None and is_up_to_date(request, replica)
         if granted and replica.vote is None:
             replica.persist(replica.term, request.source)
-            self._restart_timer(now_ms)
+            self._patience.restart(now_ms)
         self._answer_vote(request, granted=granted)
 
     def _is_patient(self, now_ms: int) -> bool:
         """Bound to a leader: to itself, to one that sleeps, or by promise."""
-        return self._leading is not None or self._asleep or now_ms < self._patient_until_ms
+        return self._leading is not None or self._asleep or now_ms < self._patience.promised_until_ms
 
     def _forget_leader(self, now_ms: int) -> None:
-        """Who was the leader asks for votes, or is otherwise known not to lead any more."""
+        """Who led asks for votes: it leads no more, so nothing that was promised to it binds."""
         self._leader = None
-        self._patient_until_ms = now_ms
+        self._patience.release(now_ms)
         if self._asleep:
             self._asleep = False
-            self._restart_timer(now_ms)
-
-    def _is_up_to_date(self, request: VoteRequest) -> bool:
-        """Raft 5.4.1: the later last term wins, among equals the longer log."""
-        log = self._replica.log
-        last_index = log.last_index
-        return (request.last_term, request.last_index) >= (log.term_at(last_index), last_index)
+            self._patience.restart(now_ms)
 
     def _answer_vote(self, request: VoteRequest, *, granted: bool) -> None:
         replica = self._replica
@@ -470,17 +415,15 @@ class Group:
         replica.outbox.send(VoteResponse(replica.group, replica.node, request.source, term, granted, request.pre))
 
     def _on_vote_response(self, response: VoteResponse, now_ms: int) -> None:
-        if response.pre:
-            wanted = self._replica.term + 1 if response.granted else self._replica.term
-            counts = self._role is Role.PRE_CANDIDATE and response.term == wanted
-        else:
-            counts = self._role is Role.CANDIDATE
-        if counts:
-            self._votes[response.source] = response.granted
-            self._count_votes(now_ms)
+        candidacy = self._candidacy
+        if candidacy is None or candidacy.pre != response.pre:
+            return
+        if response.granted and response.term != candidacy.term:
+            return  # for an earlier candidacy
+        self._voted(candidacy, response.source, response.granted, now_ms)
 
     def _on_timeout_now(self, message: TimeoutNow, now_ms: int) -> None:
-        if self._role is Role.FOLLOWER and self._leader in (None, message.source) and self._may_campaign():
+        if self._leader in (None, message.source) and self._may_campaign():
             self._campaign(now_ms, forced=True)
 
     # Being led
@@ -500,27 +443,32 @@ class Group:
     # Leading
 
     def _on_append_response(self, message: AppendResponse, now_ms: int) -> None:
-        if self._leading is not None:
-            self._wake_leader(now_ms)
-            self._leading.append_answered(message, now_ms)
+        leading = self._attend(now_ms)
+        if leading is not None:
+            leading.append_answered(message, now_ms)
             self._after_leading(now_ms)
 
     def _on_append_rejected(self, message: AppendRejected, now_ms: int) -> None:
-        if self._leading is not None:
-            self._wake_leader(now_ms)
-            self._leading.append_rejected(message, now_ms)
+        leading = self._attend(now_ms)
+        if leading is not None:
+            leading.append_rejected(message, now_ms)
 
     def _on_heartbeat_response(self, message: HeartbeatResponse, now_ms: int) -> None:
-        if self._leading is not None:
-            if not message.sleeping:
-                self._wake_leader(now_ms)
-            self._leading.heartbeat_answered(message, now_ms)
+        leading = self._leading if message.sleeping else self._attend(now_ms)
+        if leading is not None:
+            leading.heartbeat_answered(message, now_ms)
             self._after_leading(now_ms)
 
-    def _wake_leader(self, now_ms: int) -> None:
+    def _attend(self, now_ms: int) -> Leader | None:
+        """Something for the leader, if this node is it: it has to be awake."""
+        self._now_ms = now_ms
         if self._asleep and self._leading is not None:
             self._asleep = False
             self._leading.wake(now_ms)
+        return self._leading
+
+    def _not_leader(self) -> Refusal:
+        return Refusal(Reason.NOT_LEADER, self._leader)
 
     def _after_leading(self, now_ms: int) -> None:
         leading = self._leading

@@ -131,16 +131,19 @@ class Host:
     def propose(
         self, group: int, kind: EntryKind, data: Sequence[Buffer], deadline_ms: int, now_ms: int
     ) -> int | Refusal:
-        return self._touch(group).propose(kind, data, deadline_ms + self._clock_offset_ms, self._now(now_ms))
+        now_ms = self._now(now_ms)  # first: it may move the offset
+        return self._touch(group).propose(kind, data, deadline_ms + self._clock_offset_ms, now_ms)
 
     def read(self, group: int, deadline_ms: int, now_ms: int) -> int | Refusal:
-        return self._touch(group).read(deadline_ms + self._clock_offset_ms, self._now(now_ms))
+        now_ms = self._now(now_ms)
+        return self._touch(group).read(deadline_ms + self._clock_offset_ms, now_ms)
 
     def lease_index(self, group: int, now_ms: int) -> int | None:
         return self._groups[group].lease_index(self._now(now_ms))
 
     def change_membership(self, group: int, changes: Sequence[Change], deadline_ms: int, now_ms: int) -> int | Refusal:
-        return self._touch(group).change_membership(changes, deadline_ms + self._clock_offset_ms, self._now(now_ms))
+        now_ms = self._now(now_ms)
+        return self._touch(group).change_membership(changes, deadline_ms + self._clock_offset_ms, now_ms)
 
     def transfer_leadership(self, group: int, target: int, now_ms: int) -> Refusal | None:
         return self._touch(group).transfer_leadership(target, self._now(now_ms))

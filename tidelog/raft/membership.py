@@ -29,6 +29,14 @@ class Membership:
         """The last configuration known to be committed, and its index."""
         return self._stack[0]
 
+    def may_lead(self, node: int) -> bool:
+        """Whether the node has a vote in any of them.
+
+        One that the newest configuration leaves out may be the only one whose log holds it. Until it knows that it is
+        committed, it must be able to lead to that end (thesis 4.2.2); it does not count itself.
+        """
+        return any(configuration.votes(node) for _, configuration in self._stack)
+
     def appended(self, index: int, configuration: Configuration) -> None:
         if index > self.in_force_index:
             self._stack.append((index, configuration))

@@ -123,9 +123,13 @@ class Replication:
     def unreachable(self, node: int) -> None:
         """What is on its way to the node is lost."""
         member = self.members.get(node)
-        if member is not None and member is not self.own:
-            member.probe(member.match + 1 if member.state is not State.PROBE else member.next)
-            self.unsent = True
+        if member is None or member is self.own:
+            return
+        if member.state is not State.REPLICATE:
+            member.probe(member.next)
+        elif member.next > member.match + 1:
+            member.probe(member.match + 1)
+        self.unsent = True
 
     # Sending
 

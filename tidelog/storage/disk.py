@@ -23,6 +23,10 @@ class File(Protocol):
         """Exactly `length` bytes, fewer only at the end of the file."""
         ...
 
+    def read_into(self, position: int, memory: memoryview) -> int:
+        """Fill `memory` from `position` on; returns the bytes read, fewer than asked only at the end of the file."""
+        ...
+
     def write_at(self, position: int, buffers: Sequence[Buffer]) -> None:
         """All of `buffers`, one after the other. On an error any part may have been written."""
         ...

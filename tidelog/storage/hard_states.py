@@ -8,7 +8,8 @@ append to one file, and one sync serves every vote of a group commit.
 
 The last intact slot of a stream counts. `synced` says how many slots were durable when this one was written: a broken
 slot below the largest such number was durable once, so the node must not start; one above it is a write that never
-finished. The file is replaced whole when it is full, and at start when it holds an unfinished write.
+finished. The file is replaced whole when it is full, and at every start: what the process before wrote and did not sync
+can be read, but a power cut would still take it.
 """
 
 import os
@@ -42,17 +43,21 @@ class StoredVote(NamedTuple):
 class HardStates:
     """The journal: read at start, written by the writer's thread alone."""
 
-    def __init__(self, disk: Disk, folder: str) -> None:
+    def __init__(self, disk: Disk, folder: str, *, new: bool) -> None:
+        """`new`: the folder is being made, so that the file need not be there."""
         self._disk = disk
         self._path = os.path.join(folder, FILE_NAME)
         self._states: dict[int, StoredVote] = {}
         self._used = 0
         self._slots = 0
         self._synced = 0
-        unfinished = self._load() if disk.exists(self._path) else True
-        if unfinished:
-            self._replace()
+        if disk.exists(self._path):
+            self._load()
+        elif not new:
+            raise CorruptDataError(self._path, 0, "the journal of votes is missing")
+        self._replace()
         self._file: File = disk.open_write(self._path)
+        self._file.sync()  # a killed process may have written votes that it did not sync, and we take them for durable
 
     def states(self) -> dict[int, StoredVote]:
         return dict(self._states)
@@ -61,8 +66,8 @@ class HardStates:
         """Make `states` durable."""
         self._states.update(states)
         if self._used + len(states) > self._slots:
-            self._file.close()
             self._replace()
+            self._file.close()
             self._file = self._disk.open_write(self._path)
             return
         position = (1 + self._used) * SLOT_BYTES
@@ -79,29 +84,29 @@ class HardStates:
         self._file.close()
 
     def _replace(self) -> None:
-        self._slots = max(SLOTS_MIN, SLOTS_PER_STREAM * len(self._states))
+        slots = max(SLOTS_MIN, SLOTS_PER_STREAM * len(self._states))
         used = len(self._states)
-        header = _HEADER.pack(_MAGIC, self._slots)
+        header = _HEADER.pack(_MAGIC, slots)
         header += _CRC.pack(crc32c(header))
-        content = bytearray((1 + self._slots) * SLOT_BYTES)
+        content = bytearray((1 + slots) * SLOT_BYTES)
         content[: len(header)] = header
-        slots = b"".join(_encode_slot(stream, state, used) for stream, state in sorted(self._states.items()))
-        content[SLOT_BYTES : SLOT_BYTES + len(slots)] = slots
+        taken = b"".join(_encode_slot(stream, state, used) for stream, state in sorted(self._states.items()))
+        content[SLOT_BYTES : SLOT_BYTES + len(taken)] = taken
         replace_file(self._disk, self._path, content)
+        self._slots = slots
         self._used = self._synced = used
 
-    def _load(self) -> bool:
-        """Read the file; true when it holds a write that never finished."""
+    def _load(self) -> None:
         content = read_file(self._disk, self._path)
-        magic, self._slots = _HEADER.unpack_from(content.ljust(SLOT_BYTES, b"\0"))
-        header_end = _HEADER.size
-        if magic != _MAGIC or _CRC.unpack_from(content, header_end)[0] != crc32c(content[:header_end]):
+        header = content[:SLOT_BYTES].ljust(SLOT_BYTES, b"\0")
+        magic, slots = _HEADER.unpack_from(header)
+        if magic != _MAGIC or _CRC.unpack_from(header, _HEADER.size)[0] != crc32c(header[: _HEADER.size]):
             raise CorruptDataError(self._path, 0, "this is no journal of votes, or its header is damaged")
-        if len(content) != (1 + self._slots) * SLOT_BYTES:
-            raise CorruptDataError(self._path, len(content), f"the file should have {self._slots} slots")
+        if len(content) != (1 + slots) * SLOT_BYTES:
+            raise CorruptDataError(self._path, len(content), f"the file should have {slots} slots")
         broken: list[int] = []
         synced = used = 0
-        for number in range(self._slots):
+        for number in range(slots):
             slot = content[(1 + number) * SLOT_BYTES : (2 + number) * SLOT_BYTES]
             if slot == _EMPTY:
                 continue
@@ -116,8 +121,6 @@ class HardStates:
         for number in sorted(broken + gaps):
             if number < synced:
                 raise CorruptDataError(self._path, (1 + number) * SLOT_BYTES, f"slot {number} is damaged")
-        self._used = self._synced = used
-        return bool(broken or gaps)
 
 
 def _encode_slot(stream: int, state: StoredVote, synced: int) -> bytes:

@@ -1,10 +1,11 @@
 """Work on files that nobody waits for: closing segments, preparing files, deleting what is no longer wanted.
 
-Tasks run one at a time, in the order they came, on a thread of their own (or as the simulator's events). When the
-writer must have them behind it (a truncation that reaches into a segment whose closing is still waiting), it runs
-them itself with `finish`; a mutex keeps the two apart.
+Tasks run one at a time, each folder's in the order they came, on a thread of their own (or as the simulator's events).
+When the writer must have a folder's behind it (a truncation that reaches into a segment whose closing is still
+waiting), it runs them itself with `finish`; a mutex keeps the two apart.
 
-A full disk puts a task off until the next run; any other failure is fatal for the node, like the writer's.
+A full disk puts a task off, and what waits behind it in the same folder; other folders' go on, since one of them may
+give room back. Any other failure is fatal for the node, like the writer's: nothing is tried again.
 """
 
 import errno
@@ -16,6 +17,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from tidelog.storage.disk import Disk
+from tidelog.storage.errors import WriterFailedError
 from tidelog.storage.pool import FilePool
 from tidelog.storage.readers import SegmentReader
 from tidelog.storage.segment import INDEX_SUFFIX, LOG_SUFFIX, SegmentShape
@@ -29,30 +31,59 @@ Task = Callable[[], None]
 
 class Housekeeper:
     def __init__(self) -> None:
-        self._tasks: deque[Task] = deque()
-        self._running = threading.Lock()
+        self._tasks: deque[tuple[str, Task]] = deque()  # (folder, what is to be done there)
+        self._changing = threading.Lock()  # guards the queue
+        self._running = threading.Lock()  # held while a task runs
+        self._failed: Exception | None = None
         self.wake: Callable[[], None] = lambda: None
 
-    def submit(self, task: Task) -> None:
-        self._tasks.append(task)
+    def submit(self, folder: str, task: Task) -> None:
+        with self._changing:
+            self._tasks.append((folder, task))
         self.wake()
 
     def __len__(self) -> int:
         return len(self._tasks)
 
     def run_next(self) -> bool:
-        """Run the oldest task; false when there is none. A task that finds the disk full stays the oldest."""
+        """Run the oldest task that the disk has room for; false when there is none."""
+        held_up: set[str] = set()
         with self._running:
-            if not self._tasks:
-                return False
-            self._tasks[0]()
-            self._tasks.popleft()
-            return True
+            for item in self._queued():
+                if item[0] in held_up:
+                    continue
+                try:
+                    self._run(item)
+                except OSError as error:
+                    if error.errno not in DISK_FULL:
+                        raise
+                    held_up.add(item[0])
+                else:
+                    return True
+        return False
 
-    def finish(self) -> None:
-        """Return when nothing is left to do."""
-        while self.run_next():
-            pass
+    def finish(self, folder: str) -> None:
+        """Return when nothing is left to do in `folder`; a full disk is the caller's error then."""
+        with self._running:
+            for item in self._queued():
+                if item[0] == folder:
+                    self._run(item)
+
+    def _queued(self) -> list[tuple[str, Task]]:
+        with self._changing:
+            return list(self._tasks)
+
+    def _run(self, item: tuple[str, Task]) -> None:
+        if self._failed is not None:
+            raise WriterFailedError(f"housekeeping has stopped: {self._failed}") from self._failed
+        try:
+            item[1]()
+        except Exception as error:
+            if not isinstance(error, OSError) or error.errno not in DISK_FULL:
+                self._failed = error
+            raise
+        with self._changing:
+            self._tasks.remove(item)
 
 
 def close_segment(
@@ -106,12 +137,15 @@ def remove_leftovers(disk: Disk, pool: FilePool, folder: str, leftovers: Sequenc
     disk.sync_directory(folder)
 
 
-def prepare_spare(pool: FilePool, path: str, shape: SegmentShape, staging: Staging, ready: Callable[[], None]) -> None:
+def prepare_spare(
+    pool: FilePool, path: str, shape: SegmentShape, staging: Staging, done: Callable[[bool], None]
+) -> None:  # fmt: skip
     """Have the next segment's file at hand. Not having it only costs time, so a full disk is no error here."""
     try:
         pool.prepare(path, shape, staging)
     except OSError as error:
         if error.errno not in DISK_FULL:
             raise
+        done(False)
     else:
-        ready()
+        done(True)

@@ -40,22 +40,33 @@ class FilePool:
 
     def prepare(self, path: str, shape: SegmentShape, staging: Staging) -> None:
         """Place a file of this shape at `path`, all its blocks written, its trailer wiped, durable."""
-        name = self._free[-1] if self._free else self._new_name()
+        name = self._free.pop() if self._free else self._new_name()
         source = os.path.join(self._folder, name)
-        file = self._disk.open_write(source, direct=True)
         try:
-            if name not in self._free:
-                self._free.append(name)
+            self._write_whole(source, shape, staging)
+        except OSError:
+            # The disk is full, most likely: half a file must not keep its room from those who need it now.
+            if self._disk.exists(source):
+                self._disk.remove(source)
+            raise
+        self._disk.rename(source, path)
+        self._disk.sync_directory(self._folder)
+        self._disk.sync_directory(os.path.dirname(path))
+
+    def clear(self) -> None:
+        """Give the files' room back."""
+        while self._free:
+            self._disk.remove(os.path.join(self._folder, self._free.pop()))
+
+    def _write_whole(self, path: str, shape: SegmentShape, staging: Staging) -> None:
+        file = self._disk.open_write(path, direct=True)
+        try:
             if file.size() > shape.file_bytes:
                 file.truncate(shape.file_bytes)
             _write_zeros(file, min(file.size(), shape.trailer_at), shape.file_bytes, staging)
             file.sync()
         finally:
             file.close()
-        self._disk.rename(source, path)
-        self._free.remove(name)
-        self._disk.sync_directory(self._folder)
-        self._disk.sync_directory(os.path.dirname(path))
 
     def _new_name(self) -> str:
         name = f"{self._next_number:08d}{FREE_SUFFIX}"

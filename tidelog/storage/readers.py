@@ -11,9 +11,10 @@ from collections.abc import Sequence
 
 from tidelog.storage.disk import Buffer, Disk, File
 from tidelog.storage.errors import CorruptDataError
-from tidelog.storage.index_file import ROWS_AT
+from tidelog.storage.index_file import ROWS_AT, decode_index
 from tidelog.storage.rows import ROW_BYTES
 from tidelog.storage.segment import INDEX_SUFFIX, LOG_SUFFIX, Segment
+from tidelog.storage.small_file import read_file
 
 
 class SegmentReader:
@@ -39,15 +40,19 @@ class SegmentReader:
         if in_memory is not None:
             return in_memory
         if self._rows is None:
-            path = os.path.join(self._folder, self._segment.closed_name + INDEX_SUFFIX)
-            index = self._disk.open_read(path)
-            try:
-                self._rows = index.read_at(ROWS_AT, self._segment.count * ROW_BYTES)
-            finally:
-                index.close()
-            if len(self._rows) != self._segment.count * ROW_BYTES:
-                raise CorruptDataError(path, ROWS_AT, f"the index should hold {self._segment.count} rows")
+            self._rows = self._load_rows()
         return self._rows
+
+    def _load_rows(self) -> bytes:
+        """The rows in the index file, which may still hold more of them than a truncation has left."""
+        path = os.path.join(self._folder, self._segment.closed_name + INDEX_SUFFIX)
+        content = read_file(self._disk, path)
+        described = decode_index(content, self._segment.shape)
+        if described is None or described.identity.salt != self._segment.identity.salt:
+            raise CorruptDataError(path, 0, "the index is damaged since the start: restart the node, it is made again")
+        if described.count < self._segment.count:
+            raise CorruptDataError(path, ROWS_AT, f"the index should hold {self._segment.count} rows")
+        return content[ROWS_AT : ROWS_AT + self._segment.count * ROW_BYTES]
 
     def forget_rows(self) -> None:
         self._rows = None
@@ -64,22 +69,23 @@ class SegmentReader:
 class FileRange:
     """Bytes of a segment as they lie in its file. Valid as long as the object lives."""
 
-    __slots__ = ("_reader", "length", "position")
+    __slots__ = ("_reader", "file", "length", "position")
 
     def __init__(self, reader: SegmentReader, position: int, length: int) -> None:
         self._reader = reader
+        self.file = reader.file  # opened now: later the segment may have lost its name
         self.position = position
         self.length = length
-
-    @property
-    def file(self) -> File:
-        return self._reader.file
 
     def __len__(self) -> int:
         return self.length
 
     def read(self) -> bytes:
-        return self._reader.file.read_at(self.position, self.length)
+        return self.file.read_at(self.position, self.length)
+
+    def read_into(self, memory: memoryview) -> int:
+        """Read into memory that is there already: cheaper than `read` by what new memory costs."""
+        return self.file.read_into(self.position, memory[: self.length])
 
 
 Chunk = Buffer | FileRange

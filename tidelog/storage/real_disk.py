@@ -67,6 +67,15 @@ class RealFile:
             parts.append(data)
         return b"".join(parts)
 
+    def read_into(self, position: int, memory: memoryview) -> int:
+        read = 0
+        while read < len(memory):
+            part = os.preadv(self._descriptor, [memory[read:]], position + read)
+            if part == 0:
+                break
+            read += part
+        return read
+
     def _read_aligned(self, position: int, length: int) -> bytes:
         first = position - position % self.alignment
         last = -(-(position + length) // self.alignment) * self.alignment

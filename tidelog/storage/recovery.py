@@ -113,8 +113,8 @@ class _FolderScan:
         removed += [n for n in names if n.endswith(INDEX_SUFFIX) and n.removesuffix(INDEX_SUFFIX) not in kept]
         for name in removed:
             self._disk.remove(os.path.join(self._folder, name))
-        if removed:
-            self._disk.sync_directory(self._folder)
+        # Also when nothing was removed: a killed process may have left names that only memory holds so far.
+        self._disk.sync_directory(self._folder)
         return sorted(found, key=lambda item: item.first_index)
 
     def _look_at(self, name: str) -> _Found | None:
@@ -178,16 +178,16 @@ class _FolderScan:
             scanned = scan_active(item.path, file, header, trailer, None if follower is None else follower.count)
         finally:
             file.close()
-        self._patch_rows(item.path, header[1], scanned)
+        self._make_durable(item.path, header[1], scanned)
         self.settled = scanned.settled
         return scanned.segment
 
-    def _patch_rows(self, path: str, shape: SegmentShape, scanned: ScannedSegment) -> None:
-        if not scanned.patch:
-            return
+    def _make_durable(self, path: str, shape: SegmentShape, scanned: ScannedSegment) -> None:
+        """What was read may have been written by a killed process that never synced it."""
         file = self._disk.open_write(path)
         try:
-            file.write_at(shape.data_bytes_max + scanned.patch_at * ROW_BYTES, [scanned.patch])
+            if scanned.patch:
+                file.write_at(shape.data_bytes_max + scanned.patch_at * ROW_BYTES, [scanned.patch])
             file.sync()
         finally:
             file.close()

@@ -7,9 +7,9 @@
       pool/                   files waiting to be reused (see `pool`)
       streams/<number>/       one folder a stream: stream.json and its segments
 
-Three threads meet here, and only here. The loop owns the store and its logs. The writer's thread calls `run_writer`,
-the housekeeper's `run_housekeeping`; both leave their results in queues that the loop empties with `deliver`. A
-simulator calls all three in turn.
+Several threads meet here, and only here. The loop owns the store and its logs. The writer's two threads call
+`run_write` and `run_sync`, the housekeeper's calls `run_housekeeping`; all leave their results in queues that the loop
+empties with `deliver`. A simulator calls them in turn.
 """
 
 import os
@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from tidelog.storage.disk import Disk, File
 from tidelog.storage.errors import DirectoryLockedError, FormatVersionError, StorageError
 from tidelog.storage.hard_states import HardStates, StoredVote
-from tidelog.storage.housekeeping import DISK_FULL, Housekeeper
+from tidelog.storage.housekeeping import Housekeeper
 from tidelog.storage.pool import FilePool
 from tidelog.storage.readers import SegmentReaders
 from tidelog.storage.recovery import recover_stream
@@ -32,9 +32,11 @@ from tidelog.storage.small_file import encode_json, read_json, replace_file
 from tidelog.storage.stream_log import RecoveredLog, StreamLog, Surroundings
 from tidelog.storage.stream_state import STATE_NAME, Floor, StreamState
 from tidelog.storage.tail_cache import TailCache
-from tidelog.storage.writer import Completion, GroupCommitWriter
+from tidelog.storage.writer import GroupCommitWriter
 
 FORMAT = 1
+NODE_NAME = "node.json"
+POOL_TASKS = "pool"  # housekeeping that belongs to no stream's folder
 NO_VOTE_YET = StoredVote(0, None)
 
 
@@ -52,12 +54,21 @@ class Store:
         self._disk = disk
         self._directory = directory
         self._rng = rng
-        self._completions: deque[Completion] = deque()
         self._callbacks: deque[Callable[[], None]] = deque()
         disk.make_directory(directory)
         self._lock = _lock(disk, directory)
-        _check_format(disk, directory)
-        self._hard_states = HardStates(disk, directory)
+        try:
+            self._open(settings)
+        except BaseException:
+            self._lock.close()
+            raise
+
+    def _open(self, settings: StorageSettings) -> None:
+        disk, directory = self._disk, self._directory
+        new = _is_new(disk, directory)
+        self._hard_states = HardStates(disk, directory, new=new)
+        if new:
+            replace_file(disk, os.path.join(directory, NODE_NAME), encode_json({"format": FORMAT}))
         self._votes = self._hard_states.states()
         self.housekeeper = Housekeeper()
         self.writer = GroupCommitWriter(disk, self._hard_states, self.housekeeper, settings.staging_bytes)
@@ -65,29 +76,38 @@ class Store:
             None
         )  # called by other threads when `deliver` has something to take
         self._readers = SegmentReaders(disk, settings.readers_max)
+        self._pool = FilePool(disk, os.path.join(directory, "pool"), settings.pool_files_max)
+        self._pool_wanted = False  # its files are about to be given back to the full disk
         self._around = Surroundings(
             disk=disk,
             writer=self.writer,
             housekeeper=self.housekeeper,
-            pool=FilePool(disk, os.path.join(directory, "pool"), settings.pool_files_max),
+            pool=self._pool,
             readers=self._readers,
             cache=TailCache(settings.tail_cache_bytes),
             spare_staging=Staging(settings.staging_bytes),
             shape=settings.shape,
             queue_bytes_max=settings.queue_bytes_max,
-            rng=rng,
+            rng=self._rng,
             on_loop=self._run_on_loop,
         )
         self.streams: dict[int, StreamLog] = {}
+        self.deleting: set[int] = set()  # streams whose files are not all gone yet
         self._streams_folder = os.path.join(directory, "streams")
         disk.make_directory(self._streams_folder)
+        disk.sync_directory(directory)  # what is found may have been named by a killed process that never synced it
+        disk.sync_directory(self._streams_folder)
         self._recover_streams()
 
     def _recover_streams(self) -> None:
         for name in self._disk.list_directory(self._streams_folder):
             folder = os.path.join(self._streams_folder, name)
+            if not name.isdecimal():
+                continue  # nothing of ours
             if self._disk.exists(os.path.join(folder, STATE_NAME)):
                 recovered = recover_stream(self._disk, folder, self._around.shape)
+                if recovered.state.stream != int(name):
+                    raise StorageError(f"{folder} holds stream {recovered.state.stream}: give it that name again")
                 self.streams[int(name)] = StreamLog(folder, recovered, self._around)
             else:  # creating or deleting it did not finish
                 _remove_folder(self._disk, folder)
@@ -98,6 +118,8 @@ class Store:
         """A new, empty log. `configuration` is the membership that its first entries are replicated under."""
         if stream in self.streams:
             raise StorageError(f"stream {stream} is there already")
+        if stream in self.deleting:
+            raise StorageError(f"stream {stream} is still being deleted: create it when `deleting` names it no more")
         folder = self._folder(stream)
         self._disk.make_directory(folder)
         state = StreamState(
@@ -117,10 +139,15 @@ class Store:
     def delete_stream(self, stream: int) -> None:
         folder = self._folder(stream)
 
+        def remove() -> None:
+            _remove_folder(self._disk, folder)
+            self._run_on_loop(lambda: self.deleting.discard(stream))
+
         def forget() -> None:
             self._hard_states.forget(stream)
-            self.housekeeper.submit(lambda: _remove_folder(self._disk, folder))
+            self.housekeeper.submit(folder, remove)
 
+        self.deleting.add(stream)
         self.streams.pop(stream).remove(forget)
         self._votes.pop(stream, None)
 
@@ -134,9 +161,7 @@ class Store:
     def deliver(self) -> Delivered:
         """Take in what the other threads have done."""
         delivered = Delivered()
-        while self._completions:
-            completion = self._completions.popleft()
-            self.writer.queued_bytes -= completion.data_bytes
+        for completion in self.writer.take_reports():
             log = self.streams.get(completion.stream)
             if log is None:
                 continue  # deleted meanwhile
@@ -157,21 +182,31 @@ class Store:
 
     # The other threads' side.
 
+    def run_write(self) -> None:
+        """Write everything that waits."""
+        self.writer.write()
+        if self.writer.has_held_work and len(self._pool) and not self._pool_wanted:
+            self._pool_wanted = True
+            self.housekeeper.submit(POOL_TASKS, self._empty_pool)
+        self.on_report()  # votes are durable already
+
+    def run_sync(self) -> None:
+        """Make everything written durable."""
+        self.writer.sync()
+        self.on_report()
+
     def run_writer(self) -> None:
-        """One group commit."""
-        completions = self.writer.run_cycle()
-        if completions:
-            self._completions.extend(completions)
-            self.on_report()
+        """One whole group commit."""
+        self.run_write()
+        self.run_sync()
 
     def run_housekeeping(self) -> bool:
         """One task; false when there is none, or none that the full disk has room for."""
-        try:
-            return self.housekeeper.run_next()
-        except OSError as error:
-            if error.errno in DISK_FULL:
-                return False
-            raise
+        return self.housekeeper.run_next()
+
+    def _empty_pool(self) -> None:
+        self._pool_wanted = False
+        self._pool.clear()
 
     def _run_on_loop(self, callback: Callable[[], None]) -> None:
         self._callbacks.append(callback)
@@ -188,13 +223,15 @@ def _lock(disk: Disk, directory: str) -> File:
         raise DirectoryLockedError(f"{directory} is in use by another process: stop that one first") from None
 
 
-def _check_format(disk: Disk, directory: str) -> None:
-    path = os.path.join(directory, "node.json")
+def _is_new(disk: Disk, directory: str) -> bool:
+    """Whether the directory is yet to be made: `node.json` is written last. Refuses a format that is not ours."""
+    path = os.path.join(directory, NODE_NAME)
     if not disk.exists(path):
-        replace_file(disk, path, encode_json({"format": FORMAT}))
+        return True
     found = read_json(disk, path)["format"]
     if found != FORMAT:
         raise FormatVersionError(f"{directory} has format {found}; this version reads {FORMAT}")
+    return False
 
 
 def _remove_folder(disk: Disk, folder: str) -> None:

@@ -94,7 +94,8 @@ class StreamLog:
         self._configurations = [(state.configuration_index, state.configuration), *recovered.configurations]
         self._next_sequence = recovered.next_sequence
         self._spare_sequence = recovered.spare_sequence
-        self._spare_wanted = recovered.spare_sequence is not None
+        self._spare_asked = recovered.spare_sequence is not None  # in this segment
+        self._spare_coming = False
         self._generation = 0
         self._full = False
         self._settled = recovered.active_settled
@@ -131,22 +132,21 @@ class StreamLog:
     def append_new(self, term: int, kind: EntryKind, data: Sequence[Buffer]) -> int:
         """The leader's append. A batch in writable memory is stamped where it lies."""
         if kind is EntryKind.DATA:
-            batches = [bytearray(batch) if isinstance(batch, bytes) else batch for batch in data]
-            facts = self._facts(batches)
-            for batch, fact in zip(batches, facts, strict=True):
-                stamp(batch, self.next_offset, term)
-                self._take(Entry(self.last_index + 1, term, kind, batch), batch, fact)
+            for batch, facts in self._checked(data):
+                writable = bytearray(batch) if isinstance(batch, bytes) else batch
+                stamp(writable, self.next_offset, term)
+                self._take(Entry(self.last_index + 1, term, kind, writable), writable, facts)
         else:
             for content in data:
                 batch = build_own_batch(kind, content, self.next_offset, term)
-                self._take(Entry(self.last_index + 1, term, kind, content), batch, self._facts([batch])[0])
+                [(_, facts)] = self._checked([batch])
+                self._take(Entry(self.last_index + 1, term, kind, content), batch, facts)
         self._submit_run()
         return self.last_index
 
     def append_received(self, entries: Sequence[Entry]) -> None:
-        batches = self._batches_of(entries)
-        for entry, batch, fact in zip(entries, batches, self._facts(batches), strict=True):
-            self._take(entry, batch, fact)
+        for entry, (batch, facts) in zip(entries, self._checked(self._batches_of(entries)), strict=True):
+            self._take(entry, batch, facts)
         self._submit_run()
 
     def _batches_of(self, entries: Sequence[Entry]) -> list[Buffer]:
@@ -169,15 +169,17 @@ class StreamLog:
             next_offset += read_facts(batch)[2] + 1
         return batches
 
-    def _facts(self, batches: Sequence[Buffer]) -> list[tuple[int, int, int, int]]:
-        """Facts of all batches, before the first of them is taken in: a bad one must not leave half an append."""
-        facts = [read_facts(batch) for batch in batches]
-        for batch, (size, *_) in zip(batches, facts, strict=True):
-            if size != len(batch):
-                raise LogMismatchError(f"stream {self.stream}: a batch of {len(batch)} bytes says it has {size}")
-            if size > self._shape.data_bytes_max:
-                raise BatchTooLargeError(f"a batch of {size} bytes; a segment holds {self._shape.data_bytes_max}")
-        return facts
+    def _checked(self, batches: Sequence[Buffer]) -> list[tuple[Buffer, tuple[int, int, int, int]]]:
+        """The batches with their facts, all before the first is taken in: a bad one must not leave half an append."""
+        checked: list[tuple[Buffer, tuple[int, int, int, int]]] = []
+        for batch in batches:
+            facts = read_facts(batch)
+            if facts[0] != len(batch):
+                raise LogMismatchError(f"stream {self.stream}: a batch of {len(batch)} bytes says it has {facts[0]}")
+            if facts[0] > self._shape.data_bytes_max:
+                raise BatchTooLargeError(f"a batch of {facts[0]} bytes; a segment holds {self._shape.data_bytes_max}")
+            checked.append((batch, facts))
+        return checked
 
     def _take(self, entry: Entry, batch: Buffer, facts: tuple[int, int, int, int]) -> None:
         """Give the entry its place in memory, and its bytes to the run that goes to the writer."""
@@ -185,10 +187,15 @@ class StreamLog:
         segment = self._segments.last
         if not segment.has_room(size):
             self._submit_run()
-            self._begin_segment()
+            if segment.count:
+                self._begin_segment()
+            else:  # made when segments were smaller: two segments must not begin at one index
+                self._drop_suffix(segment.first_index)
             segment = self._segments.last
-        self._terms.add(entry.term, entry.index, self.next_offset)
-        synced = max(0, self.durable_index - segment.first_index + 1)
+        if entry.term != self._terms.last_term:
+            self._terms.add(entry.term, entry.index, self.next_offset)
+        durable_rows = self.durable_index - segment.identity.first_index + 1
+        synced = durable_rows if durable_rows > 0 else 0
         row = segment.append(size, last_offset_delta + 1, timestamp, entry.term, crc, entry.kind, synced)
         self._run_data.append(batch)
         self._run_rows.append(row)
@@ -197,7 +204,7 @@ class StreamLog:
         if entry.kind is EntryKind.CONFIGURATION:
             self._configurations.append((entry.index, bytes(entry.data)))
         self._around.cache.append(self._tail, entry)
-        if not self._spare_wanted and segment.length * 2 > self._shape.data_bytes_max:
+        if not self._spare_asked and segment.length * 2 > self._shape.data_bytes_max:
             self._want_spare()
 
     def _submit_run(self) -> None:
@@ -206,11 +213,11 @@ class StreamLog:
         segment = self._segments.last
         size = sum(map(len, self._run_data))
         rows_position = (segment.count - len(self._run_rows)) * ROW_BYTES
-        durable = Durable(self._generation, self.last_index)
-        self._writer.submit(
-            self.stream,
-            Append(segment, segment.length - size, self._run_data, size, rows_position, self._run_rows, durable),
-        )
+        append = Append(
+            segment, segment.length - size, self._run_data, size, rows_position, self._run_rows,
+            self._generation, self.last_index,
+        )  # fmt: skip
+        self._writer.submit(self.stream, append)
         self._run_data, self._run_rows = [], []
 
     def settle(self) -> None:
@@ -230,27 +237,21 @@ class StreamLog:
                 f"stream {self.stream}: truncation from {index}, the log begins at {self.first_index}"
             )
         self._generation += 1
-        durable_before = self.durable_index
         self.last_index = index - 1
         self.durable_index = min(self.durable_index, self.last_index)
         self._around.cache.cut_from(self._tail, index)
-        self._tail.durable_index = self.durable_index
         self._terms.cut_from(index)
         while self._configurations[-1][0] >= index:
             self._configurations.pop()
         active = self._segments.last
         if index >= active.first_index:
+            count_before = active.count
             active.cut(self._segments.rows(active), index - active.first_index)
-            self._wipe_rows(active, durable_before - active.first_index + 1)
+            self._settled = 0
+            self._writer.submit(self.stream, WipeRows(active, active.count, count_before))
         else:
             self._drop_suffix(index)
         self.next_offset = self._segments.last.next_offset
-
-    def _wipe_rows(self, active: Segment, durable_count: int) -> None:
-        """Rows that were durable must be gone before their batches are overwritten, or that would look like damage."""
-        if durable_count > active.count:
-            self._settled = 0
-            self._writer.submit(self.stream, WipeRows(active, active.count, durable_count))
 
     def _drop_suffix(self, index: int) -> None:
         """Whole segments go, the one that holds the entry before is cut, and a new one is begun behind it."""
@@ -307,7 +308,7 @@ class StreamLog:
         self.first_index, self.last_index = index + 1, index
         self.start_offset = max(self.start_offset, offset)
         self.next_offset = offset
-        self.durable_index = self._tail.durable_index = index - 1  # until the new state is on disk
+        self.durable_index = index - 1  # until the new state is on disk
         self._save_state(dropped, Durable(self._generation, index))
         self._begin_segment()
 
@@ -317,7 +318,9 @@ class StreamLog:
 
         def remove_dropped() -> None:
             if leftovers:
-                around.housekeeper.submit(lambda: remove_leftovers(around.disk, around.pool, folder, leftovers))
+                around.housekeeper.submit(
+                    folder, lambda: remove_leftovers(around.disk, around.pool, folder, leftovers)
+                )
 
         self._writer.submit(self.stream, SaveState(self.state().encode(), remove_dropped, durable))
 
@@ -337,7 +340,7 @@ class StreamLog:
     def _begin_segment(self) -> None:
         previous = self._segments.last if self._segments else None
         sequence, self._spare_sequence = self._spare_sequence, None
-        self._spare_wanted = False
+        self._spare_asked = self._spare_coming
         self._settled = 0
         identity = Identity(
             stream_uuid=self.uuid,
@@ -365,20 +368,24 @@ class StreamLog:
             close_segment(around.disk, folder, active, closed, index, length)
             around.on_loop(segment.forget_rows)
 
-        return lambda: around.housekeeper.submit(close)
+        return lambda: around.housekeeper.submit(folder, close)
 
     def _want_spare(self) -> None:
         """The active segment is half full, so the next one will be needed: have its file made meanwhile."""
-        self._spare_wanted = True
+        self._spare_asked = self._spare_coming = True
         around, shape, sequence = self._around, self._shape, self._take_sequence()
         path = os.path.join(self._folder, active_name(sequence))
 
-        def ready() -> None:
-            self._spare_sequence = sequence
+        def done(made: bool) -> None:
+            self._spare_coming = False
+            self._spare_sequence = sequence if made else None
 
-        around.housekeeper.submit(
-            lambda: prepare_spare(around.pool, path, shape, around.spare_staging, lambda: around.on_loop(ready))
-        )
+        def prepare() -> None:
+            prepare_spare(
+                around.pool, path, shape, around.spare_staging, lambda made: around.on_loop(lambda: done(made))
+            )
+
+        around.housekeeper.submit(self._folder, prepare)
 
     def _take_sequence(self) -> int:
         self._next_sequence += 1
@@ -391,8 +398,8 @@ class StreamLog:
         durable = completion.durable
         if durable is None or durable.generation != self._generation or durable.index <= self.durable_index:
             return False
-        self.durable_index = self._tail.durable_index = durable.index
-        self._around.cache.shrink()
+        self.durable_index = durable.index
+        self._around.cache.durable(self._tail, durable.index)
         return True
 
     # Looking up and reading.

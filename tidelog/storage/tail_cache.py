@@ -2,7 +2,7 @@
 
 Followers and consumers at the tail are served from here, with the memory the batch arrived in. What is not yet durable
 is always here, whatever the budget says: its size is bounded by the writer's queue. When the budget is exceeded the
-entries that came first, over all streams, go first.
+entries that became durable first, over all streams, go first.
 """
 
 from collections import deque
@@ -31,7 +31,7 @@ class Tail:
 
     def entries_from(self, index: int, last: int) -> Sequence[Entry]:
         start = self._skipped + index - self.first_index
-        return self._entries[start : start + last - index + 1]
+        return self._entries[start : start + max(0, last - index + 1)]  # a negative end would count from the back
 
     def append(self, entry: Entry) -> None:
         self._entries.append(entry)
@@ -59,29 +59,32 @@ class Tail:
 
 
 class TailCache:
-    """The budget, and the order in which entries arrived."""
+    """The budget, and the order in which entries became durable."""
 
     def __init__(self, bytes_max: int) -> None:
         self._bytes_max = bytes_max
-        self._arrivals: deque[tuple[Tail, int]] = deque()
+        self._durable: deque[tuple[Tail, int]] = deque()  # (tail, up to which index it may be let go)
         self.bytes = 0
 
     def append(self, tail: Tail, entry: Entry) -> None:
         tail.append(entry)
-        self._arrivals.append((tail, entry.index))
         self.bytes += len(entry.data)
 
     def cut_from(self, tail: Tail, index: int) -> None:
         self.bytes -= tail.cut_from(index)
-        while self._arrivals and self._arrivals[-1][0] is tail and self._arrivals[-1][1] >= index:
-            self._arrivals.pop()
+        tail.durable_index = min(tail.durable_index, index - 1)
 
-    def shrink(self) -> None:
-        """Let go of the oldest durable entries until the budget holds."""
-        while self.bytes > self._bytes_max and self._arrivals:
-            tail, index = self._arrivals[0]
-            if tail.first_index == index and tail.holds(index):
-                if index > tail.durable_index:
-                    return  # the writer will get there; entries behind it are younger still
+    def durable(self, tail: Tail, index: int) -> None:
+        """The tail's entries up to `index` are on disk, so they may be let go: the oldest until the budget holds."""
+        tail.durable_index = index
+        if self._durable and self._durable[-1][0] is tail:
+            self._durable.pop()
+        self._durable.append((tail, index))
+        while self._durable:
+            tail, index = self._durable[0]
+            if tail.first_index > min(index, tail.durable_index) or not tail.holds(tail.first_index):
+                self._durable.popleft()  # gone already, or truncated
+            elif self.bytes > self._bytes_max:
                 self.bytes -= tail.drop_first()
-            self._arrivals.popleft()
+            else:
+                return

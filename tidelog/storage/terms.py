@@ -7,6 +7,8 @@ from bisect import bisect_right
 from operator import itemgetter
 from typing import NamedTuple
 
+from tidelog.storage.errors import LogMismatchError
+
 
 class TermStart(NamedTuple):
     term: int
@@ -23,18 +25,17 @@ class TermHistory:
 
     def __init__(self, floor: TermStart) -> None:
         self._starts = [floor]
-
-    @property
-    def last_term(self) -> int:
-        return self._starts[-1].term
+        self.last_term = floor.term
 
     def add(self, term: int, index: int, offset: int) -> None:
         """The entry at `index` has `term`; nothing happens unless that is a new one."""
         last = self._starts[-1]
         if term == last.term:
             return
-        assert term > last.term, f"term {term} at index {index} behind {last}"
+        if term < last.term:
+            raise LogMismatchError(f"term {term} at index {index} behind {last}")
         self._starts.append(TermStart(term, index, offset))
+        self.last_term = term
 
     def term_at(self, index: int) -> int:
         return self._starts[bisect_right(self._starts, index, key=_INDEX) - 1].term
@@ -58,8 +59,10 @@ class TermHistory:
         """Forget terms that begin at `index` or behind it."""
         while len(self._starts) > 1 and self._starts[-1].first_index >= index:
             self._starts.pop()
+        self.last_term = self._starts[-1].term
 
     def drop_before(self, floor: TermStart) -> None:
         """The log begins behind `floor` now."""
         behind = bisect_right(self._starts, floor.first_index, key=_INDEX)
         self._starts[:behind] = [floor]
+        self.last_term = self._starts[-1].term

@@ -1,4 +1,4 @@
-"""The two threads that work for a store: the writer and the housekeeper.
+"""The threads that work for a store: one that writes, one that syncs what is written, and the housekeeper.
 
 A thread whose work fails reports it once and ends; the node must then stop (see `writer`).
 """
@@ -9,6 +9,7 @@ from collections.abc import Callable
 from tidelog.storage.store import Store
 
 FULL_DISK_RETRY_S = 1.0
+WRITTEN_GROUPS_MAX = 2  # one is being synced, one waits; a third would only make the second's wait longer
 
 
 class _Worker:
@@ -46,6 +47,7 @@ class _Worker:
 class StorageThreads:
     def __init__(self, store: Store, failed: Callable[[BaseException], None]) -> None:
         self._store = store
+        self._syncer = _Worker("tidelog-syncer", self._sync, failed)
         self._writer = _Worker("tidelog-writer", self._write, failed)
         self._housekeeper = _Worker("tidelog-housekeeper", self._keep_house, failed)
         store.writer.wake = self._writer.wake
@@ -56,6 +58,7 @@ class StorageThreads:
     def stop(self) -> None:
         """Write what waits, tidy up, and end both threads. The store stays open."""
         self._writer.stop()
+        self._syncer.stop()
         self._housekeeper.stop()
 
     def _write(self) -> bool:
@@ -63,8 +66,19 @@ class StorageThreads:
         tried_held = False
         while writer.has_work or (writer.has_held_work and not tried_held):
             tried_held = True
-            self._store.run_writer()
+            if writer.written_groups >= WRITTEN_GROUPS_MAX:
+                self._store.run_sync()
+            self._store.run_write()
+            if writer.has_work:
+                self._syncer.wake()  # while the next group is written
+            else:
+                self._store.run_sync()
         return writer.has_held_work
+
+    def _sync(self) -> bool:
+        while self._store.writer.written_groups:
+            self._store.run_sync()
+        return False
 
     def _keep_house(self) -> bool:
         while self._store.run_housekeeping():

@@ -1,8 +1,10 @@
-"""The group-commit writer: one at a time, everything that waits, for all streams of the node.
+"""The group-commit writer: everything that waits, for all streams of the node, in one go.
 
-The loop hands in operations and goes on; each stream's are carried out in the order they came. One cycle takes
-everything that waits, writes the votes and syncs them, writes all streams' operations, syncs each dirty file once, and
-only then reports what has become durable. Work that arrives meanwhile makes the next cycle's group.
+The loop hands in operations and goes on; each stream's are carried out in the order they came. `write` takes everything
+that waits, writes the votes and syncs them, and writes all streams' operations: that is a group. `sync` syncs each file
+that groups have written to, once, and only then reports what has become durable. The two run in threads of their own,
+so the next group is written while the last one is synced; what arrives meanwhile makes the group after it. Anything
+but an append waits until the groups before it are durable.
 
 Faults:
 * a full disk holds the stream's remaining operations back, in order; every later cycle tries them again. Other streams
@@ -10,14 +12,14 @@ Faults:
 * any other failed write, and any failed sync, ends the writer for good: `WriterFailedError`, and the node must stop. A
   sync that failed is never tried again, since the kernel may have dropped the very pages it could not write.
 
-Cost: a copy of the data into aligned memory, two writes and one sync a dirty stream and cycle. This module runs in the
-writer's thread, apart from `submit_*` and `queued_bytes`; it knows nothing of threads itself (see `threads`).
+Cost: a copy of the data into aligned memory, two writes and one sync a dirty stream and group.
 """
 
 import os
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import islice
 
@@ -25,6 +27,7 @@ from tidelog.storage.disk import Buffer, Disk
 from tidelog.storage.errors import StorageError, SyncFailedError, WriterFailedError
 from tidelog.storage.hard_states import HardStates, StoredVote
 from tidelog.storage.housekeeping import DISK_FULL, Housekeeper, cut_file
+from tidelog.storage.rows import ROW_BYTES
 from tidelog.storage.segment import INDEX_SUFFIX, LOG_SUFFIX, Segment
 from tidelog.storage.segment_file import SegmentFile, Staging, create_segment_file, open_segment_file
 from tidelog.storage.small_file import replace_file
@@ -47,7 +50,7 @@ class Begin:
     then: Callable[[], None]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # not frozen: one is made for each append, and a frozen one takes three times as long
 class Append:
     segment: Segment
     position: int
@@ -55,7 +58,8 @@ class Append:
     data_bytes: int
     rows_position: int
     rows: Sequence[Buffer]
-    durable: Durable
+    generation: int
+    last_index: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +73,11 @@ class Settle:
 
 @dataclass(frozen=True, slots=True)
 class WipeRows:
-    """Entries of the active segment that were durable are truncated: rows first..end-1 go, and the settled mark."""
+    """Entries of the active segment are truncated: rows first..end-1 go, and the settled mark.
+
+    Were they left, a batch written over theirs would look like damage, or, should it be the same one again, bring back
+    those that once stood behind it.
+    """
 
     segment: Segment
     first: int
@@ -116,6 +124,14 @@ class Completion:
     data_bytes: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class _Group:
+    """What was written in one go and is not yet synced."""
+
+    files: Sequence[SegmentFile]
+    completions: Sequence[Completion]
+
+
 @dataclass(slots=True)
 class _Channel:
     """One stream as the writer sees it."""
@@ -139,7 +155,11 @@ class GroupCommitWriter:
         self._holding: dict[int, _Channel] = {}  # those with operations that a full disk keeps waiting
         self._waiting: dict[int, list[Operation]] = {}
         self._waiting_votes: dict[int, StoredVote] = {}
-        self._lock = threading.Lock()
+        self._held_votes: dict[int, StoredVote] = {}  # those that a full disk keeps waiting
+        self._lock = threading.Lock()  # guards what waits
+        self._syncing = threading.Lock()  # held from taking written groups to reporting them
+        self._written: deque[_Group] = deque()
+        self._reports: deque[Completion] = deque()
         self._failed: Exception | None = None
         self.queued_bytes = 0  # the loop's count: handed in and not yet reported back
         self.wake: Callable[[], None] = lambda: None
@@ -173,20 +193,53 @@ class GroupCommitWriter:
     @property
     def has_held_work(self) -> bool:
         """A full disk keeps operations waiting: cycles should go on from time to time."""
-        return bool(self._holding)
+        return bool(self._holding or self._held_votes)
 
-    # What the writer's thread calls.
+    def take_reports(self) -> list[Completion]:
+        """What has become durable, or has changed otherwise, since the last call; oldest first."""
+        reports: list[Completion] = []
+        while self._reports:
+            reports.append(self._reports.popleft())
+            self.queued_bytes -= reports[-1].data_bytes
+        return reports
 
-    def run_cycle(self) -> list[Completion]:
-        """Carry out everything that waits and make it durable; returns what to tell the streams."""
-        if self._failed is not None:
-            raise WriterFailedError(f"the writer has stopped: {self._failed}") from self._failed
+    # What the writer's threads call.
+
+    @property
+    def written_groups(self) -> int:
+        """How many groups wait for their sync."""
+        return len(self._written)
+
+    def write(self) -> None:
+        """Carry out everything that waits; `sync` makes it durable."""
         with self._lock:
             waiting, self._waiting = self._waiting, {}
             votes, self._waiting_votes = self._waiting_votes, {}
+        with self._fatal_errors():
+            self._write_votes(votes)
+            group = self._write_streams(waiting)
+        if group.completions:
+            self._written.append(group)
+
+    def sync(self) -> None:
+        """Make everything that has been written durable, and report it."""
+        with self._syncing, self._fatal_errors():
+            groups = [self._written.popleft() for _ in range(len(self._written))]
+            for file in dict.fromkeys(file for group in groups for file in group.files):
+                file.sync()
+            for group in groups:
+                self._reports.extend(group.completions)
+
+    @contextmanager
+    def _fatal_errors(self) -> Generator[None]:
+        """After a failure nothing is written, synced or reported any more."""
+        if self._failed is not None:
+            raise WriterFailedError(f"the writer has stopped: {self._failed}") from self._failed
         try:
-            return self._write_votes(votes) + self._write_streams(waiting)
-        except (OSError, StorageError) as error:
+            yield
+        except WriterFailedError:
+            raise
+        except Exception as error:  # whatever it was: operations that were taken are lost with it
             self._failed = error
             raise WriterFailedError(f"a write or sync failed, what the disk holds is unknown: {error}") from error
 
@@ -197,29 +250,42 @@ class GroupCommitWriter:
                 channel.file = None
         self._hard_states.close()
 
-    def _write_votes(self, votes: dict[int, StoredVote]) -> list[Completion]:
-        if not votes:
-            return []
-        self._hard_states.write(votes)
-        return [Completion(stream, vote=vote) for stream, vote in votes.items()]
+    def _write_votes(self, votes: dict[int, StoredVote]) -> None:
+        self._held_votes.update(votes)
+        if not self._held_votes:
+            return
+        try:
+            self._hard_states.write(self._held_votes)
+        except OSError as error:
+            if error.errno not in DISK_FULL:
+                raise
+            return  # not durable, so not reported; the next group tries again
+        self._reports.extend(Completion(stream, vote=vote) for stream, vote in self._held_votes.items())
+        self._held_votes = {}
 
-    def _write_streams(self, waiting: dict[int, list[Operation]]) -> list[Completion]:
+    def _write_streams(self, waiting: dict[int, list[Operation]]) -> _Group:
         busy = dict(self._holding)
         for stream, operations in waiting.items():
             busy[stream] = self._channels[stream]
             busy[stream].held.extend(operations)
         done = [(channel, *self._write_stream(channel)) for channel in busy.values()]
+        files: list[SegmentFile] = []
         for channel in busy.values():
-            self._sync(channel)
-        return [
-            Completion(channel.stream, durable=durable, full=full, data_bytes=data_bytes)
-            for channel, durable, full, data_bytes in done
-        ]
+            if channel.dirty and channel.file is not None:
+                files.append(channel.file)
+            channel.dirty = False
+        return _Group(
+            files,
+            [
+                Completion(channel.stream, durable=durable, full=full, data_bytes=data_bytes)
+                for channel, durable, full, data_bytes in done
+            ],
+        )
 
     def _write_stream(self, channel: _Channel) -> tuple[Durable | None, bool | None, int]:
         """Carry out the channel's operations until none is left or the disk is full."""
         durable: Durable | None = None
-        data_bytes = 0
+        data_bytes = self._drop_before_close(channel)
         was_full = channel.full
         try:
             while channel.held:
@@ -227,11 +293,12 @@ class GroupCommitWriter:
                 if isinstance(operation, Append):
                     run = self._take_run(channel, operation)
                     self._append(channel, run)
-                    durable = run[-1].durable
+                    durable = Durable(run[-1].generation, run[-1].last_index)
                     data_bytes += sum(append.data_bytes for append in run)
                     for _ in run:
                         channel.held.popleft()
                 else:
+                    self.sync()
                     durable = self._carry_out(channel, operation) or durable
                     channel.held.popleft()
         except OSError as error:
@@ -244,10 +311,18 @@ class GroupCommitWriter:
             self._holding.pop(channel.stream, None)
         return durable, channel.full if channel.full != was_full else None, data_bytes
 
+    def _drop_before_close(self, channel: _Channel) -> int:
+        """A stream that is removed need not be written first, least of all to a full disk; returns the bytes spared."""
+        close = channel.held[-1]
+        if not isinstance(close, Close):
+            return 0
+        dropped, channel.held = channel.held, deque((close,))
+        return sum(operation.data_bytes for operation in dropped if isinstance(operation, Append))
+
     def _take_run(self, channel: _Channel, first: Append) -> list[Append]:
         """The appends that follow each other in one segment: they become one write."""
         run = [first]
-        position, rows_position = first.position + first.data_bytes, first.rows_position + sum(map(len, first.rows))
+        position, rows_position = first.position + first.data_bytes, first.rows_position + len(first.rows) * ROW_BYTES
         for operation in islice(channel.held, 1, None):
             if not isinstance(operation, Append) or operation.segment is not first.segment:
                 break
@@ -255,7 +330,7 @@ class GroupCommitWriter:
                 break  # a truncation lies between them
             run.append(operation)
             position += operation.data_bytes
-            rows_position += sum(map(len, operation.rows))
+            rows_position += len(operation.rows) * ROW_BYTES
         return run
 
     def _append(self, channel: _Channel, run: list[Append]) -> None:
@@ -284,6 +359,7 @@ class GroupCommitWriter:
             case DropSuffix():
                 self._drop_suffix(channel, operation)
             case SaveState(content, then, durable):
+                self._sync(channel)  # the state must not know more of the log than the disk does
                 replace_file(self._disk, os.path.join(channel.folder, STATE_NAME), content)
                 then()
                 return durable
@@ -315,7 +391,7 @@ class GroupCommitWriter:
 
     def _drop_suffix(self, channel: _Channel, operation: DropSuffix) -> None:
         """Each step leaves a prefix of the old log, so a crash between two steps is one before the truncation."""
-        self._housekeeper.finish()
+        self._housekeeper.finish(channel.folder)
         if channel.file is not None:
             self._sync(channel)
             channel.file.close()
@@ -335,7 +411,8 @@ class GroupCommitWriter:
         if channel.file is None:
             channel.file = open_segment_file(self._disk, channel.folder, segment)
             channel.segment = segment
-        assert channel.segment is segment, "only the newest segment is written"
+        if channel.segment is not segment:
+            raise StorageError(f"stream {channel.stream}: a write to {segment.active_name}, which is not the newest")
         return channel.file
 
     def _sync(self, channel: _Channel) -> None:
@@ -349,4 +426,5 @@ class GroupCommitWriter:
     def _close(self, channel: _Channel) -> None:
         if channel.file is not None:
             channel.file.close()
+            channel.file = None
         del self._channels[channel.stream]

@@ -1,0 +1,55 @@
+"""Rounds of two contenders in turn, so that whatever else the machine does hits both alike."""
+
+import statistics
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """Seconds of each round: what is measured, and the floor beside it."""
+
+    ours: Sequence[float]
+    floor: Sequence[float]
+
+    @property
+    def ratio(self) -> float:
+        """Floor's time over ours, median over the rounds: 1 is as fast as the floor."""
+        return statistics.median(self.ratios)
+
+    @property
+    def ratios(self) -> list[float]:
+        return [floor / ours for ours, floor in zip(self.ours, self.floor, strict=True)]
+
+
+def compare(ours: Callable[[], float], floor: Callable[[], float], rounds: int, warm_up: int = 1) -> Comparison:
+    """Run both in turn, changing who goes first; the first `warm_up` rounds do not count."""
+    measured: list[tuple[float, float]] = []
+    for number in range(warm_up + rounds):
+        if number % 2:
+            floor_s = floor()
+            ours_s = ours()
+        else:
+            ours_s = ours()
+            floor_s = floor()
+        measured.append((ours_s, floor_s))
+    counted = measured[warm_up:]
+    return Comparison([ours_s for ours_s, _ in counted], [floor_s for _, floor_s in counted])
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One line of the report."""
+
+    name: str
+    value: str
+    target: str
+    met: bool
+    note: str = ""
+
+
+def print_report(lines: Sequence[Line]) -> None:
+    width = max(len(line.name) for line in lines)
+    for line in lines:
+        mark = "ok " if line.met else "MISS"
+        print(f"{mark:4} {line.name:{width}}  {line.value:>12}  (target {line.target})  {line.note}")

@@ -1,0 +1,488 @@
+"""Many groups on a few nodes: batching, sleep, and what wakes whom."""
+
+from random import Random
+
+import pytest
+
+from tests.raft.memory_log import MemoryLog, floor_context
+from tidelog.raft import (
+    Answer,
+    Committed,
+    Configuration,
+    ConfigurationError,
+    Effects,
+    EntryKind,
+    Envelope,
+    Group,
+    HardState,
+    Heartbeat,
+    RaftSettings,
+    Readable,
+    Reason,
+    Refused,
+    Role,
+    VoteRequest,
+)
+from tidelog.raft.host import Host
+from tidelog.raft.timers import BUCKET_MS, Timers
+
+SETTINGS = RaftSettings()
+ELECTION_MS = SETTINGS.election_timeout_ms
+ASLEEP_MS = 2 * ELECTION_MS + SETTINGS.sleep_after_ms + 500
+
+
+class Cluster:
+    """Nodes with a host each, the same groups on all of them; disks work at once."""
+
+    def __init__(self, nodes: int = 3, groups: int = 3) -> None:
+        self.now_ms = 0
+        self.members = Configuration.of(range(1, nodes + 1))
+        self.groups = range(groups)
+        self.hosts: dict[int, Host] = {}
+        self.disks: dict[tuple[int, int], tuple[MemoryLog, HardState]] = {}
+        self.incarnations = dict.fromkeys(self.members.voters, 0)
+        self.cut: set[tuple[int, int]] = set()
+        self.paused: set[int] = set()
+        self.wire: list[Envelope] = []
+        self.sent: list[Envelope] = []
+        self.effects: dict[int, int] = {}
+        self.answers: dict[tuple[int, int], dict[int, Answer]] = {}
+        for node in self.members.voters:
+            for group in self.groups:
+                log = MemoryLog(floor_context=floor_context(0, self.members))
+                log.sync()
+                self.disks[node, group] = (log, HardState())
+            self.start(node)
+
+    def start(self, node: int) -> None:
+        self.incarnations[node] += 1
+        host = Host(node, self.incarnations[node], SETTINGS, Random(node * 100 + self.incarnations[node]), self.now_ms)
+        self.hosts[node] = host
+        for group in self.groups:
+            log, hard_state = self.disks[node, group]
+            log = log.crash()
+            self.disks[node, group] = (log, hard_state)
+            host.add(group, log, hard_state, log.configurations(), self.now_ms)
+
+    def kill(self, node: int) -> None:
+        del self.hosts[node]
+
+    def group(self, node: int, group: int) -> Group:
+        return self.hosts[node].group(group)
+
+    def leader(self, group: int) -> int:
+        found = [node for node in self.hosts if self.group(node, group).role is Role.LEADER]
+        assert found, f"nobody leads group {group}"
+        return max(found, key=lambda node: self.group(node, group).term)
+
+    def elect(self, node: int) -> None:
+        """The node leads all groups."""
+        for group in self.groups:
+            self.hosts[node].campaign(group, self.now_ms)
+        self.turn()
+        assert all(self.leader(group) == node for group in self.groups)
+
+    def poll(self, node: int) -> bool:
+        host = self.hosts[node]
+        work = host.poll(self.now_ms)
+        self.sent.extend(work.envelopes)
+        self.wire.extend(work.envelopes)
+        for group, effects in work.groups:
+            self.do(node, group, effects)
+        wrote = False
+        for group, effects in work.groups:
+            if effects.hard_state is not None:
+                host.hard_state_written(group, effects.hard_state, self.now_ms)
+                wrote = True
+        for group in self.groups:
+            if self.disks[node, group][0].sync():
+                host.written(group, self.now_ms)
+                wrote = True
+        return wrote
+
+    def do(self, node: int, group: int, effects: Effects) -> None:
+        self.effects[node] = self.effects.get(node, 0) + 1
+        if effects.hard_state is not None:
+            self.disks[node, group] = (self.disks[node, group][0], effects.hard_state)
+        for answer in effects.answers:
+            self.answers.setdefault((node, group), {})[answer.ticket] = answer
+
+    def turn(self) -> None:
+        """Everything that can happen without time passing."""
+        for _ in range(100):
+            busy = False
+            for node in self.hosts:
+                if node not in self.paused:
+                    busy |= self.poll(node)
+            arriving, self.wire = self.wire, []
+            for envelope in arriving:
+                if envelope.destination in self.paused:
+                    self.wire.append(envelope)
+                elif envelope.destination in self.hosts and (envelope.source, envelope.destination) not in self.cut:
+                    self.hosts[envelope.destination].receive(envelope, self.now_ms)
+                    busy = True
+            if not busy:
+                return
+        raise AssertionError("the hosts never stop talking")
+
+    def run(self, ms: int) -> None:
+        end_ms = self.now_ms + ms
+        self.turn()
+        while self.now_ms < end_ms:
+            deadlines = [
+                deadline
+                for node, host in self.hosts.items()
+                if node not in self.paused and (deadline := host.next_deadline_ms()) is not None
+            ]
+            self.now_ms = min(end_ms, max(self.now_ms + 1, min(deadlines, default=end_ms)))
+            self.turn()
+
+    def awake(self, node: int) -> int:
+        return self.hosts[node].groups_awake
+
+    def sleep(self) -> None:
+        self.run(ASLEEP_MS)
+        for node in self.hosts:
+            assert self.awake(node) == 0, f"node {node} has {self.awake(node)} groups awake"
+
+
+def propose(cluster: Cluster, node: int, group: int) -> int:
+    ticket = cluster.hosts[node].propose(group, EntryKind.DATA, [b"x"], cluster.now_ms + 60_000, cluster.now_ms)
+    assert isinstance(ticket, int), ticket
+    return ticket
+
+
+def test_thousand_groups_elect_go_to_sleep_and_then_cost_nothing() -> None:
+    cluster = Cluster(groups=1_000)
+    for group in cluster.groups:
+        cluster.hosts[group % 3 + 1].campaign(group, cluster.now_ms)
+    cluster.run(500)
+    assert [cluster.leader(group) for group in cluster.groups] == [group % 3 + 1 for group in cluster.groups]
+    cluster.sleep()
+    cluster.sent.clear()
+    cluster.effects.clear()
+    started_ms = cluster.now_ms
+    for host in cluster.hosts.values():
+        for group in cluster.groups:
+            assert host.group(group).next_deadline_ms is None
+    cluster.run(10_000)
+    assert not cluster.effects, "no group did anything"
+    assert all(not envelope.messages for envelope in cluster.sent)
+    seconds = (cluster.now_ms - started_ms) / 1_000
+    assert len(cluster.sent) <= 6 * 10 * seconds, "one empty envelope a peer and heartbeat interval"
+
+
+def test_messages_of_all_groups_to_one_node_leave_in_one_envelope() -> None:
+    cluster = Cluster(groups=50)
+    cluster.elect(1)
+    for group in cluster.groups:
+        propose(cluster, 1, group)
+    work = cluster.hosts[1].poll(cluster.now_ms)
+    assert sorted((envelope.destination, len(envelope.messages)) for envelope in work.envelopes) == [(2, 50), (3, 50)]
+    assert {envelope.incarnation for envelope in work.envelopes} == {1}
+
+
+def test_sleeping_group_wakes_for_a_proposal_and_sleeps_again() -> None:
+    cluster = Cluster()
+    cluster.elect(1)
+    cluster.sleep()
+    ticket = propose(cluster, 1, 2)
+    cluster.run(50)
+    assert isinstance(cluster.answers[1, 2][ticket], Committed)
+    assert [cluster.awake(node) for node in (1, 2, 3)] == [1, 1, 1]
+    cluster.sleep()
+    assert {cluster.group(node, 2).commit for node in (1, 2, 3)} == {2}
+
+
+def test_sleeping_leader_has_no_lease_and_a_read_wakes_it_to_ask() -> None:
+    cluster = Cluster()
+    cluster.elect(1)
+    cluster.sleep()
+    cluster.run(5_000)
+    host = cluster.hosts[1]
+    assert host.lease_index(0, cluster.now_ms) is None
+    ticket = host.read(0, cluster.now_ms + 1_000, cluster.now_ms)
+    cluster.run(50)
+    assert isinstance(ticket, int)
+    assert cluster.answers[1, 0][ticket] == Readable(ticket, 1)
+
+
+def test_followers_wake_when_the_leaders_node_dies_and_elect_another() -> None:
+    cluster = Cluster(groups=20)
+    cluster.elect(1)
+    cluster.sleep()
+    cluster.kill(1)
+    cluster.run(ELECTION_MS - 200)
+    assert cluster.awake(2) == cluster.awake(3) == 0
+    cluster.run(3 * ELECTION_MS)
+    assert {cluster.leader(group) for group in cluster.groups} <= {2, 3}
+
+
+def test_followers_wake_when_the_leaders_node_has_restarted_however_quickly() -> None:
+    cluster = Cluster(groups=20)
+    cluster.elect(1)
+    cluster.sleep()
+    cluster.kill(1)
+    cluster.start(1)
+    cluster.run(300)
+    assert cluster.awake(2) == cluster.awake(3) == 20, "without the incarnation nobody would have noticed"
+    cluster.run(4 * ELECTION_MS)
+    assert all(cluster.group(cluster.leader(group), group).ready for group in cluster.groups)
+
+
+def test_restarted_follower_wakes_the_leader_and_is_led_again() -> None:
+    cluster = Cluster(groups=20)
+    cluster.elect(1)
+    cluster.sleep()
+    cluster.kill(3)
+    cluster.start(3)
+    cluster.run(300)
+    assert {cluster.group(3, group).leader for group in cluster.groups} == {1}
+    assert {cluster.group(3, group).commit for group in cluster.groups} == {1}
+    cluster.sleep()
+    assert {cluster.leader(group) for group in cluster.groups} == {1}
+
+
+def test_dead_follower_does_not_keep_groups_awake_and_is_brought_up_to_date_when_it_returns() -> None:
+    cluster = Cluster(groups=20)
+    cluster.elect(1)
+    cluster.run(500)
+    cluster.kill(3)
+    cluster.sleep()
+    propose(cluster, 1, 4)
+    cluster.sleep()
+    cluster.start(3)
+    cluster.run(500)
+    assert cluster.group(3, 4).commit == 2
+    cluster.sleep()
+
+
+def test_leader_whose_followers_nodes_are_dead_does_not_sleep_but_steps_down() -> None:
+    cluster = Cluster(groups=5)
+    cluster.elect(1)
+    cluster.sleep()
+    cluster.kill(2)
+    cluster.kill(3)
+    cluster.run(3 * ELECTION_MS)
+    assert {cluster.group(1, group).role for group in cluster.groups} <= {Role.FOLLOWER, Role.PRE_CANDIDATE}
+    assert cluster.awake(1) == 5
+
+
+def test_follower_that_lost_sight_of_the_leader_does_not_wake_the_other_follower() -> None:
+    cluster = Cluster(groups=3)
+    cluster.elect(1)
+    cluster.sleep()
+    cluster.cut |= {(1, 3), (3, 1)}
+    cluster.run(3 * ELECTION_MS)
+    assert cluster.awake(3) == 3, "it asks for votes"
+    assert {cluster.group(2, group).leader for group in cluster.groups} == {1}
+    assert {cluster.leader(group) for group in cluster.groups} == {1}
+    cluster.cut.clear()
+    cluster.sleep()
+    assert {cluster.group(3, group).leader for group in cluster.groups} == {1}
+
+
+def test_sleeping_follower_refuses_its_vote_while_the_leaders_node_lives() -> None:
+    cluster = Cluster(groups=1)
+    cluster.elect(1)
+    cluster.sleep()
+    cluster.run(5_000)
+    rival = VoteRequest(0, 3, 2, 9, 99, 9, pre=False, forced=False)
+    cluster.hosts[2].receive(Envelope(3, 2, 1, [rival]), cluster.now_ms)
+    cluster.run(10)
+    follower = cluster.group(2, 0)
+    assert (follower.term, follower.leader, follower.asleep) == (1, 1, True)
+
+
+def test_sleeping_follower_forgets_a_leader_that_asks_for_votes() -> None:
+    cluster = Cluster(groups=1)
+    cluster.elect(1)
+    cluster.sleep()
+    request = VoteRequest(0, 1, 2, 2, 1, 1, pre=True, forced=False)
+    cluster.hosts[2].receive(Envelope(1, 2, 1, [request]), cluster.now_ms)
+    follower = cluster.group(2, 0)
+    assert (follower.leader, follower.asleep) == (None, False)
+
+
+def test_follower_that_slept_is_found_by_the_new_leader_of_another_node() -> None:
+    """Only node 3 cannot hear the leader any more, and wins while node 2, too, has lost it: both rejoin."""
+    cluster = Cluster(groups=4)
+    cluster.elect(1)
+    cluster.sleep()
+    cluster.cut |= {(1, 2), (1, 3)}
+    cluster.run(5 * ELECTION_MS)
+    assert {cluster.leader(group) for group in cluster.groups} <= {2, 3}
+    cluster.cut.clear()
+    cluster.sleep()
+    assert len({cluster.group(node, 0).leader for node in (1, 2, 3)}) == 1
+
+
+def test_late_proposal_to_sleep_does_not_put_a_follower_to_sleep_for_good() -> None:
+    cluster = Cluster(groups=1)
+    cluster.elect(1)
+    cluster.sleep()
+    late = next(
+        envelope
+        for envelope in reversed(cluster.sent)
+        if envelope.destination == 2 and any(isinstance(beat, Heartbeat) and beat.sleep for beat in envelope.messages)
+    )
+    propose(cluster, 1, 0)
+    cluster.run(250)
+    cluster.hosts[2].receive(late, cluster.now_ms)
+    assert not cluster.group(2, 0).asleep, "an older round than the newest it has seen"
+
+
+def test_envelope_of_an_earlier_incarnation_is_ignored() -> None:
+    cluster = Cluster(groups=1)
+    cluster.elect(1)
+    cluster.run(300)
+    cluster.kill(3)
+    cluster.start(3)
+    cluster.run(300)
+    ghost = Heartbeat(0, 3, 2, 9, 0, 0, sleep=False)
+    cluster.hosts[2].receive(Envelope(3, 2, 1, [ghost]), cluster.now_ms)
+    assert cluster.group(2, 0).term < 9
+    cluster.hosts[2].receive(Envelope(3, 2, 2, [ghost]), cluster.now_ms)
+    assert cluster.group(2, 0).term == 9
+
+
+def test_paused_leader_that_wakes_up_does_not_act_on_a_lease_it_lost() -> None:
+    cluster = Cluster(groups=3)
+    cluster.elect(1)
+    cluster.run(300)
+    assert cluster.hosts[1].lease_index(0, cluster.now_ms) == 1
+    cluster.paused.add(1)
+    cluster.run(5 * ELECTION_MS)
+    assert cluster.leader(0) != 1
+    cluster.paused.clear()
+    assert cluster.hosts[1].lease_index(0, cluster.now_ms) is None
+    cluster.run(2 * ELECTION_MS)
+    assert {cluster.group(1, group).role for group in cluster.groups} == {Role.FOLLOWER}
+
+
+def test_paused_sleeping_leader_learns_that_it_was_replaced() -> None:
+    cluster = Cluster(groups=3)
+    cluster.elect(1)
+    cluster.sleep()
+    cluster.paused.add(1)
+    cluster.run(5 * ELECTION_MS)
+    cluster.paused.clear()
+    cluster.run(2 * ELECTION_MS)
+    for group in cluster.groups:
+        assert cluster.group(1, group).leader == cluster.leader(group) != 1
+
+
+def test_paused_follower_that_wakes_up_listens_before_it_campaigns() -> None:
+    cluster = Cluster(groups=3)
+    cluster.elect(1)
+    cluster.run(300)
+    cluster.paused.add(3)
+    cluster.run(5 * ELECTION_MS)
+    cluster.sent.clear()
+    cluster.paused.clear()
+    cluster.run(ELECTION_MS - 1)
+    assert not [
+        message for envelope in cluster.sent for message in envelope.messages if isinstance(message, VoteRequest)
+    ]
+    assert {cluster.group(3, group).leader for group in cluster.groups} == {1}
+
+
+def test_clock_that_falls_gives_up_leases_and_time_goes_on_from_where_it_was() -> None:
+    cluster = Cluster(nodes=1, groups=1)
+    cluster.run(1_000)
+    host = cluster.hosts[1]
+    assert host.lease_index(0, cluster.now_ms) == 1
+    fallen_ms = cluster.now_ms - 700
+    ticket = host.propose(0, EntryKind.DATA, [b"x"], fallen_ms + 50, fallen_ms)
+    host.poll(fallen_ms)
+    assert isinstance(ticket, int)
+    deadline = host.next_deadline_ms()
+    assert deadline is not None
+    assert fallen_ms <= deadline <= fallen_ms + 100, "by the caller's clock"
+    work = host.poll(fallen_ms + 60)
+    assert [answer for _, effects in work.groups for answer in effects.answers if isinstance(answer, Refused)]
+
+
+def test_clock_that_falls_ends_the_lease() -> None:
+    cluster = Cluster(groups=1)
+    cluster.elect(1)
+    cluster.run(300)
+    host = cluster.hosts[1]
+    assert host.lease_index(0, cluster.now_ms) == 1
+    host.poll(cluster.now_ms - 5_000)
+    assert host.lease_index(0, cluster.now_ms - 5_000) is None
+
+
+def test_removed_group_answers_what_is_open_and_is_gone() -> None:
+    cluster = Cluster(groups=2)
+    cluster.elect(1)
+    ticket = propose(cluster, 1, 0)
+    effects = cluster.hosts[1].remove(0, cluster.now_ms)
+    assert [(answer.ticket, answer.refusal.reason) for answer in effects.answers if isinstance(answer, Refused)] == [
+        (ticket, Reason.LEADERSHIP_LOST)
+    ]
+    host = cluster.hosts[1]
+    host.receive(Envelope(2, 1, 1, [Heartbeat(0, 2, 1, 9, 0, 0, sleep=False)]), cluster.now_ms)
+    host.written(0, cluster.now_ms)
+    host.hard_state_written(0, HardState(9), cluster.now_ms)
+    assert not [effects for _, effects in host.poll(cluster.now_ms).groups if effects.answers]
+    with pytest.raises(KeyError):
+        host.group(0)
+
+
+def test_group_is_added_once() -> None:
+    cluster = Cluster(groups=1)
+    with pytest.raises(ConfigurationError, match="already"):
+        cluster.hosts[1].add(0, MemoryLog(), HardState(), [(0, cluster.members)], 0)
+
+
+def test_node_with_which_nothing_is_shared_any_more_is_not_spoken_to() -> None:
+    cluster = Cluster(groups=1)
+    cluster.elect(1)
+    cluster.run(300)
+    assert cluster.hosts[1].nodes_alive == {2, 3}
+    cluster.hosts[1].remove(0, cluster.now_ms)
+    assert cluster.hosts[1].nodes_alive == frozenset()
+    assert not cluster.hosts[1].poll(cluster.now_ms + 500).envelopes
+
+
+def test_broken_connection_is_told_to_the_groups_led_from_here() -> None:
+    cluster = Cluster(groups=2)
+    cluster.elect(1)
+    cluster.run(300)
+    propose(cluster, 1, 0)
+    cluster.hosts[1].poll(cluster.now_ms)
+    cluster.hosts[1].peer_unreachable(2, cluster.now_ms)
+    cluster.hosts[1].peer_unreachable(9, cluster.now_ms)
+    again = cluster.hosts[1].poll(cluster.now_ms).envelopes
+    assert [(envelope.destination, len(envelope.messages)) for envelope in again] == [(2, 1)]
+
+
+# Timers
+
+
+def test_timers_fire_no_earlier_than_the_deadline_and_at_most_a_bucket_later() -> None:
+    timers = Timers()
+    timers.arm(1, 101)
+    timers.arm(2, 110)
+    timers.arm(3, 111)
+    assert timers.next_ms() == 110
+    assert timers.due(109) == []
+    assert timers.due(110) == [1, 2]
+    assert timers.due(119) == []
+    assert timers.due(120) == [3]
+    assert len(timers) == 0
+
+
+def test_timers_hold_a_group_once_move_it_only_forward_and_forget_it_when_disarmed() -> None:
+    timers = Timers()
+    timers.arm(1, 5_000)
+    timers.arm(1, 9_000)
+    assert timers.next_ms() == 5_000, "later is lazy: it is asked again when it comes up"
+    timers.arm(1, 1_000)
+    assert (timers.next_ms(), len(timers)) == (1_000, 1)
+    timers.disarm(1)
+    timers.disarm(1)
+    assert len(timers) == 0
+    assert timers.due(10_000) == []
+    assert BUCKET_MS == 10

@@ -1,0 +1,176 @@
+"""What must hold after every event, whatever has happened so far.
+
+    one leader a term; one vote a term                            History.elected, voted
+    logs with an equal entry are equal before it                  History.entry_appended
+    leaders have all that is committed                            Shadow.elected
+    a committed entry never changes, is never truncated           History.entry_committed, Shadow.truncated
+    commit and high watermark never fall while a process lives    Shadow.commit_moved, Invariants.after
+    what is committed is durable on a quorum, and really so       Invariants._check_quorum
+    nobody acknowledges what is not durable                       Invariants.sent
+    offsets are dense; log start <= high watermark <= log end     History.entry_appended, Invariants.after
+    what is acknowledged is committed; reads see it               Invariants.acknowledged, read_answered
+    recovery brings back what was durable, and nothing foreign    Shadow.recovered
+
+Each event touches one node, so only that node is looked at, and of it only what changed.
+"""
+
+from dataclasses import dataclass
+
+from tidelog.raft import AppendResponse, EntryKind, Envelope, Group, HeartbeatResponse, Role, VoteRequest, VoteResponse
+from tidelog.storage import StreamLog, chunk_bytes
+
+from .disk import SimDisk
+from .history import History, Violation, check, is_quorum
+from .shadow import Shadow
+
+
+@dataclass(frozen=True, slots=True)
+class ReadFloor:
+    """What a read that is asked now must at least see: all that was acknowledged, and all that was read before."""
+
+    index: int
+    start_offset: int
+
+
+class Invariants:
+    def __init__(self) -> None:
+        self._histories: dict[int, History] = {}
+        self._shadows: dict[tuple[int, int], Shadow] = {}
+        self._disks: dict[int, tuple[SimDisk, str]] = {}
+        self._read_floors: dict[int, ReadFloor] = {}
+
+    def add_node(self, node: int, disk: SimDisk, directory: str) -> None:
+        """`directory` is where the node's store is on its `disk`."""
+        self._disks[node] = (disk, directory)
+
+    def history(self, group: int) -> History:
+        history = self._histories.get(group)
+        if history is None:
+            history = self._histories[group] = History(group)
+            self._read_floors[group] = ReadFloor(0, 0)
+        return history
+
+    def shadow(self, node: int, group: int) -> Shadow:
+        shadow = self._shadows.get((node, group))
+        if shadow is None:
+            disk, directory = self._disks[node]
+            shadow = Shadow(node, self.history(group), disk, f"{directory}/streams/{group}")
+            self._shadows[node, group] = shadow
+        return shadow
+
+    # ---- after each event
+
+    def recovered(self, node: int, log: StreamLog) -> None:
+        self.shadow(node, log.stream).recovered(log)
+
+    def wrote(self, node: int, log: StreamLog) -> None:
+        """`node` hears that more of its log is durable."""
+        self.shadow(node, log.stream).wrote(log.durable_index)
+
+    def left(self, node: int, group: int) -> None:
+        """`node` has deleted its log."""
+        del self._shadows[node, group]
+
+    def after(self, node: int, group: Group, log: StreamLog) -> None:
+        """`node` has handled an event; this is one of its groups."""
+        shadow = self.shadow(node, group.group)
+        if (log.last_index, log.durable_index) != (shadow.last, shadow.durable):
+            raise Violation(
+                "the log is what was written to it",
+                f"{shadow}: {log.last_index}, {log.durable_index} durable, not {shadow.last}, {shadow.durable}",
+            )
+        if group.role is Role.LEADER and shadow.history.leaders.get(group.term) != node:
+            shadow.elected(group.term)
+        if group.commit != shadow.commit:
+            self._commit_moved(shadow, group)
+        self._check_offsets(shadow, group, log)
+
+    def _commit_moved(self, shadow: Shadow, group: Group) -> None:
+        for index in shadow.commit_moved(group.commit, group.term):
+            leads = shadow.history.leaders.get(group.term) == shadow.node  # it may have resigned in the same event
+            check(leads, "leaders commit first", f"{shadow} commits {index} in term {group.term}, as {group.role}")
+            self._check_quorum(shadow, index, group)
+
+    def _check_quorum(self, leader: Shadow, index: int, group: Group) -> None:
+        """Whom the leader counts is its business; who really has the entry on disk is ours."""
+        history = leader.history
+        term = history.committed[index]
+        made = history.made[index, term]
+        configuration = group.configuration
+        voters = frozenset(configuration.voters) | frozenset(configuration.outgoing)
+        holders = {node for node in voters if self.shadow(node, history.group).holds(index, term)}
+        if made.kind is EntryKind.DATA:
+            holders = {node for node in holders if self.shadow(node, history.group).is_on_disk(made.data)}
+        if not is_quorum(holders, (frozenset(configuration.voters), frozenset(configuration.outgoing))):
+            raise Violation(
+                "what is committed is durable on a quorum",
+                f"{leader} commits ({index}, term {term}); only {sorted(holders)} have it of {configuration}",
+            )
+
+    def _check_offsets(self, shadow: Shadow, group: Group, log: StreamLog) -> None:
+        start, end = log.start_offset, log.next_offset
+        # A log start is committed when it is set, so after a restart it is what is known of the high watermark.
+        high_watermark = max(start, log.offset_after(group.commit))
+        if not shadow.start_offset <= start <= high_watermark <= end or high_watermark < shadow.high_watermark:
+            raise Violation(
+                "log start <= high watermark <= log end, and neither of the first two falls",
+                f"{shadow}: {start}, {high_watermark}, {end}; before {shadow.start_offset}, {shadow.high_watermark}",
+            )
+        shadow.start_offset, shadow.high_watermark = start, high_watermark
+
+    # ---- what a node says
+
+    def sent(self, envelope: Envelope) -> None:
+        for message in envelope.messages:
+            match message:
+                case VoteRequest(pre=False):
+                    self.history(message.group).voted(message.source, message.term, message.source)
+                case VoteResponse(pre=False, granted=True):
+                    self.history(message.group).voted(message.source, message.term, message.destination)
+                case AppendResponse() | HeartbeatResponse():
+                    shadow = self.shadow(message.source, message.group)
+                    if message.match > shadow.durable:
+                        raise Violation(
+                            "nobody acknowledges what is not durable",
+                            f"{shadow} acknowledges {message.match}, {shadow.durable} is durable",
+                        )
+                case _:
+                    pass
+
+    # ---- what clients see
+
+    def acknowledged(self, group: int, index: int, value: bytes) -> None:
+        """A client is told that its batch with `value` is committed at `index`."""
+        history = self.history(group)
+        check(index <= history.commit_index, "what is acknowledged is committed", f"group {group}, index {index}")
+        made = history.made[index, history.committed[index]]
+        check(value in made.data, "an acknowledgement names the batch", f"group {group}: {value!r} is not at {index}")
+        floor = self._read_floors[group]
+        self._read_floors[group] = ReadFloor(max(floor.index, index), floor.start_offset)
+
+    def read_asked(self, group: int) -> ReadFloor:
+        self.history(group)
+        return self._read_floors[group]
+
+    def read_answered(self, group: int, floor: ReadFloor, index: int, log: StreamLog, offset: int) -> None:
+        """A read that was asked when `floor` held is served at `index` from `log`; `offset` is what it reads."""
+        check(index >= floor.index, "reads are linearizable", f"group {group}: {index} after {floor.index}")
+        check(
+            log.start_offset >= floor.start_offset,
+            "the earliest offset never falls",
+            f"group {group}: {log.start_offset} after {floor.start_offset}",
+        )
+        now = self._read_floors[group]
+        self._read_floors[group] = ReadFloor(max(now.index, index), max(now.start_offset, log.start_offset))
+        self.check_content(group, index, log, offset)
+
+    def check_content(self, group: int, index: int, log: StreamLog, offset: int, bytes_max: int = 4096) -> int:
+        """Read from `offset`, when there is something; returns the offset behind what was read."""
+        history = self.history(group)
+        end = history.next_offset(index)
+        if not log.start_offset <= offset < end:
+            return offset
+        data = chunk_bytes(log.read(offset, index, bytes_max))
+        next_offset = history.check_served(offset, data)
+        check(offset < next_offset <= end, "served is committed", f"group {group}: {offset} to {next_offset} of {end}")
+        return next_offset
