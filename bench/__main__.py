@@ -3,13 +3,15 @@
 import sys
 from collections.abc import Callable
 
-from bench import storage
+from bench import consensus, storage
 from bench.rounds import Line, print_report
 
 BENCHMARKS: dict[str, Callable[[], Line]] = {
     "appends": storage.appends,
     "reads": storage.reads,
     "recovery": storage.recovery,
+    "step": consensus.step,
+    "idle": consensus.idle,
 }
 
 

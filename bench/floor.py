@@ -5,6 +5,7 @@ import os
 import time
 from collections.abc import Sequence
 
+
 class FloorFile:
     """A file whose blocks exist already, written with O_DIRECT where the file system allows it."""
 

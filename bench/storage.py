@@ -17,7 +17,7 @@ from tidelog.wire.batch import HEADER_BYTES, Record, build_batch
 
 KIB, MIB = 1 << 10, 1 << 20
 BATCH_BYTES = 64 * KIB
-IN_FLIGHT = 128  # batches handed in and not yet durable: what a busy stream has
+IN_FLIGHT = 64  # batches handed in and not yet durable: what a busy stream has
 ROUND_BYTES = 256 * MIB
 RETAINED_BYTES = 256 * MIB
 ROUNDS = 7
@@ -54,8 +54,9 @@ class _Appender:
         first = log.last_index
         begun = time.perf_counter()
         while log.durable_index < first + count:
-            while log.last_index < first + count and log.last_index - log.durable_index < IN_FLIGHT:
-                log.append_new(1, EntryKind.DATA, [batches[log.last_index % len(batches)]])
+            last = min(first + count, log.durable_index + IN_FLIGHT)
+            if last > log.last_index:
+                log.append_new(1, EntryKind.DATA, [batches[n % len(batches)] for n in range(log.last_index, last)])
             self._reported.wait()
             self._reported.clear()
             if self.failure is not None:
@@ -90,7 +91,10 @@ def appends() -> Line:
         appender = _Appender(os.path.join(folder, "data"))
         try:
             comparison = compare(
-                lambda: appender.append(ROUND_BYTES), lambda: floor.append_groups(appender.groups, appender.batches), ROUNDS, warm_up=4
+                lambda: appender.append(ROUND_BYTES),
+                lambda: floor.append_groups(appender.groups, appender.batches),
+                ROUNDS,
+                warm_up=4,
             )
             group_bytes = ROUND_BYTES / len(appender.groups)
         finally:

@@ -9,7 +9,6 @@ from tests.raft.memory_log import MemoryLog
 from tidelog.raft import (
     AppendRequest,
     Configuration,
-    Effects,
     Entry,
     EntryKind,
     Group,

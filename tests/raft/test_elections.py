@@ -1,5 +1,7 @@
 """Terms, votes, patience: who may lead, and who helps whom to."""
 
+from collections.abc import Callable
+
 import pytest
 
 from tests.raft.harness import GROUP, World
@@ -9,6 +11,7 @@ from tidelog.raft import (
     TERM_MAX,
     AppendResponse,
     Configuration,
+    ConfigurationError,
     EntryKind,
     HardState,
     Heartbeat,
@@ -462,16 +465,19 @@ def test_campaigning_by_request_keeps_the_promise_to_a_leader() -> None:
     assert node.group.leader == 2
 
 
-def test_settings_that_cannot_work_are_refused() -> None:
-    for wrong in (
-        {"heartbeat_ms": 600},
-        {"heartbeat_ms": 0},
-        {"clock_drift_max": 1.0},
-        {"window_bytes_max": 0},
-        {"reads_max": 0},
-    ):
-        with pytest.raises(Exception, match="must be"):
-            RaftSettings(**wrong)
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: RaftSettings(heartbeat_ms=600),
+        lambda: RaftSettings(heartbeat_ms=0),
+        lambda: RaftSettings(clock_drift_max=1.0),
+        lambda: RaftSettings(window_bytes_max=0),
+        lambda: RaftSettings(reads_max=0),
+    ],
+)
+def test_settings_that_cannot_work_are_refused(make: Callable[[], RaftSettings]) -> None:
+    with pytest.raises(ConfigurationError, match="must be"):
+        make()
 
 
 def test_refusal_names_the_leader() -> None:

@@ -47,6 +47,7 @@ def test_round_that_began_before_the_read_does_not_confirm_it() -> None:
     node.group.tick(node.now_ms)
     earlier = every(Heartbeat, node.take())[0].round
     ticket = node.group.read(10**9, node.now_ms)
+    assert isinstance(ticket, int)
     assert not every(Heartbeat, node.take()), "a round is under way; the next one serves all who came meanwhile"
     node.group.receive(HeartbeatResponse(GROUP, 2, 1, 1, 1, 1, True, False, earlier), node.now_ms)
     effects = node.group.take_effects()

@@ -1,4 +1,4 @@
-"""The leader's side: what it sends, how far, how it finds the place where logs part, and what it counts as committed."""
+"""The leader's side: what it sends, how far, how it finds the place where logs part, what it counts as committed."""
 
 import pytest
 
@@ -346,6 +346,7 @@ def test_committed_answer_names_the_last_index() -> None:
     leader = Lone(MemoryLog())
     leader.lead()
     ticket = leader.group.propose(EntryKind.DATA, [b"a", b"b", b"c"], LATER_MS, leader.now_ms)
+    assert isinstance(ticket, int)
     leader.take()
     leader.group.receive(AppendResponse(GROUP, 2, 1, 1, 4, True, 0), leader.now_ms)
     effects = leader.group.take_effects()

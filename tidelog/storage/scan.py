@@ -56,8 +56,8 @@ class _Window:
 class ScannedSegment:
     segment: Segment
     settled: int  # rows that the settled mark vouches for
-    patch_at: int  # number of the first row that must be replaced on disk before anything is appended
-    patch: bytes  # what must stand there; empty when the rows on disk are right
+    certain: int  # entries that are known to be on disk, row and batch
+    stored: int  # rows in the file up to the last one that is not empty; those behind the segment's must not stay there
 
 
 def scan_active(
@@ -78,17 +78,16 @@ def scan_active(
         except CorruptBatchError as error:
             if number < durable:
                 raise CorruptDataError(path, segment.length, f"entry {segment.last_index + 1}: {error}") from error
-            # Rows of batches that never reached the disk: wiped, so that nothing can be chained to them again.
-            return ScannedSegment(segment, settled, number, bytes((chained - number) * ROW_BYTES))
-    _repair_rows(segment, window, stored)
+            break  # the rest of a write that a crash cut short
+    else:
+        _repair_rows(segment, window, stored)
     if segment.count < durable:
         raise CorruptDataError(
             path,
             shape.data_bytes_max + segment.count * ROW_BYTES,
             f"the row of entry {segment.last_index + 1} is damaged, {durable - segment.count} durable entries with it",
         )
-    assert segment.rows is not None
-    return ScannedSegment(segment, settled, chained, bytes(segment.rows[chained * ROW_BYTES :]))
+    return ScannedSegment(segment, settled, min(durable, chained), -(-len(stored.rstrip(b"\0")) // ROW_BYTES))
 
 
 def scan_closed(path: str, file: File, identity: Identity, shape: SegmentShape, length: int) -> Segment:
