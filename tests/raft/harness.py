@@ -78,9 +78,12 @@ class World:
         """Messages that the network loses, beside those of cut links."""
         self.sent: list[Message] = []
         """Every message ever sent, lost or not."""
-        self._cut: set[tuple[int, int]] = set()
-        self._leaders: dict[int, int] = {}
-        self._committed: dict[int, tuple[int, bytes]] = {}
+        self.broken: set[tuple[int, int]] = set()
+        """Links, as (source, destination), on which everything is lost."""
+        self.elected: dict[int, int] = {}
+        """Term -> who led it, of every term so far."""
+        self.settled: dict[int, tuple[int, bytes]] = {}
+        """Index -> (term, data) of everything that was ever committed anywhere."""
         for node in sorted({*self.configuration.members, *extra}):
             log = (logs or {}).get(node) or MemoryLog()
             last_term = log.term_at(log.last_index)
@@ -211,7 +214,7 @@ class World:
                 busy |= self.nodes[node].disk_works and self.sync(node)
             arriving, self.wire = self.wire, []
             for message in arriving:
-                if (message.source, message.destination) not in self._cut and not self.lost(message):
+                if (message.source, message.destination) not in self.broken and not self.lost(message):
                     self.deliver(message)
                     busy = True
             if not busy and not self.wire:
@@ -240,7 +243,7 @@ class World:
 
     def cut(self, source: int, *destinations: int) -> None:
         """Messages from source to destinations are lost; the other direction works."""
-        self._cut |= {(source, destination) for destination in destinations}
+        self.broken |= {(source, destination) for destination in destinations}
 
     def isolate(self, *island: int) -> None:
         """Nothing passes between the island and the rest."""
@@ -250,7 +253,7 @@ class World:
                 self.cut(outside, inside)
 
     def heal(self) -> None:
-        self._cut.clear()
+        self.broken.clear()
         self.lost = lambda _: False
 
     def crash(self, *nodes: int) -> None:
@@ -285,13 +288,13 @@ class World:
     def _check(self, state: Node) -> None:
         group = self.group(state.node)
         if group.role is Role.LEADER:
-            first = self._leaders.setdefault(group.term, state.node)
+            first = self.elected.setdefault(group.term, state.node)
             assert first == state.node, f"nodes {first} and {state.node} both lead term {group.term}"
         assert group.commit >= state.commit_seen, f"node {state.node}: commit fell"
         log = state.log
         for index in range(max(state.commit_seen + 1, log.first_index), group.commit + 1):
             entry = log.stored[index - log.first_index]
             content = (entry.term, bytes(entry.data))
-            first = self._committed.setdefault(index, content)
+            first = self.settled.setdefault(index, content)
             assert first == content, f"index {index} committed as {first} and, on node {state.node}, as {content}"
         state.commit_seen = group.commit

@@ -1,6 +1,6 @@
 """One node alone, for tests that speak to it by hand. It is node 1 of the voters 1, 2 and 3, unless told otherwise."""
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from random import Random
 from typing import TypeVar
 
@@ -35,6 +35,7 @@ class Lone:
         configuration: Configuration | None = None,
         settings: RaftSettings | None = None,
         now_ms: int = 0,
+        alive: Set[int] | None = None,
     ) -> None:
         """By default its disk works at once, its term is that of its last entry, and it is patient with nobody."""
         self.log = log or MemoryLog()
@@ -50,6 +51,7 @@ class Lone:
             settings or RaftSettings(),
             Random(1),
             now_ms,
+            alive,
         )
         self.effects = self.group.take_effects()
         self.now_ms += ELECTION_MS
@@ -112,8 +114,8 @@ def append(
     return AppendRequest(GROUP, source, 1, term, *after, entries, commit, round_)
 
 
-def heartbeat(term: int, *, commit: int = 0, source: int = 2, round_: int = 0) -> Heartbeat:
-    return Heartbeat(GROUP, source, 1, term, commit, round_, sleep=False)
+def heartbeat(term: int, *, commit: int = 0, source: int = 2, round_: int = 0, sleep: bool = False) -> Heartbeat:
+    return Heartbeat(GROUP, source, 1, term, commit, round_, sleep)
 
 
 def vote_request(

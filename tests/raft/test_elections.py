@@ -1,6 +1,7 @@
 """Terms, votes, patience: who may lead, and who helps whom to."""
 
 from collections.abc import Callable
+from random import Random
 
 import pytest
 
@@ -24,6 +25,7 @@ from tidelog.raft import (
     VoteRequest,
     VoteResponse,
 )
+from tidelog.raft.elections import Patience
 from tidelog.raft.outbox import HELD_MAX
 
 
@@ -84,6 +86,25 @@ def test_votes_for_an_earlier_candidacy_do_not_count() -> None:
     assert node.group.role is Role.CANDIDATE, "a pre-vote is no vote"
 
 
+def test_pre_vote_that_arrives_late_is_no_vote_though_it_is_for_the_same_term() -> None:
+    """Whoever gave it is free to vote for another in that term."""
+    node = Lone()
+    node.group.campaign(node.now_ms)
+    node.take()
+    node.hear(VoteResponse(GROUP, 2, 1, 1, granted=True, pre=True))
+    assert (node.group.role, node.group.term) == (Role.CANDIDATE, 1)
+    node.hear(VoteResponse(GROUP, 3, 1, 1, granted=True, pre=True))
+    assert node.group.role is Role.CANDIDATE
+
+
+def test_pre_vote_for_an_earlier_term_does_not_count() -> None:
+    node = Lone(term=4)
+    node.group.campaign(node.now_ms)
+    node.take()
+    node.hear(VoteResponse(GROUP, 2, 1, 4, granted=True, pre=True))
+    assert (node.group.role, node.group.term) == (Role.PRE_CANDIDATE, 4)
+
+
 def test_candidacy_that_a_majority_refuses_ends_at_once() -> None:
     node = Lone()
     node.group.campaign(node.now_ms)
@@ -108,9 +129,12 @@ def test_node_whose_disk_is_full_does_not_campaign_as_it_could_not_append_its_no
     world.log(1).accepting = False
     world.group(1).campaign(world.now_ms)
     world.settle()
-    assert not world.leaders
+    assert not world.sent
     world.run(3_000)
     assert world.leader != 1
+    node = Lone(term=1)
+    node.log.accepting = False
+    assert not node.hear(timeout_now(1)), "not even if its leader asks it to"
 
 
 def test_candidate_whose_disk_fills_up_before_it_wins_does_not_lead() -> None:
@@ -329,6 +353,15 @@ def test_node_that_restarts_keeps_the_promise_it_may_have_forgotten(pre: bool) -
     assert node.group.term == 2
     node.now_ms = ELECTION_MS
     assert granted(node, vote_request(3, (9, 2), pre=pre))
+
+
+def test_promise_is_never_shortened() -> None:
+    patience = Patience(ELECTION_MS, Random(0), 0)
+    patience.heard(5_000)
+    patience.promise(4_000)
+    assert patience.promised_until_ms == 5_000 + ELECTION_MS
+    patience.promise(6_000)
+    assert patience.promised_until_ms == 6_000 + ELECTION_MS <= patience.deadline_ms
 
 
 def test_node_that_never_had_a_term_promised_nothing() -> None:

@@ -4,9 +4,11 @@ from random import Random
 
 import pytest
 
-from tests.raft.memory_log import MemoryLog, floor_context
+from tests.raft.lone import Lone, append, every, heartbeat, only
+from tests.raft.memory_log import MemoryLog, floor_context, log_of_terms
 from tidelog.raft import (
     Answer,
+    AppendResponse,
     Committed,
     Configuration,
     ConfigurationError,
@@ -16,6 +18,7 @@ from tidelog.raft import (
     Group,
     HardState,
     Heartbeat,
+    HeartbeatResponse,
     RaftSettings,
     Readable,
     Reason,
@@ -326,10 +329,81 @@ def test_late_proposal_to_sleep_does_not_put_a_follower_to_sleep_for_good() -> N
         for envelope in reversed(cluster.sent)
         if envelope.destination == 2 and any(isinstance(beat, Heartbeat) and beat.sleep for beat in envelope.messages)
     )
-    propose(cluster, 1, 0)
+    cluster.hosts[1].read(0, cluster.now_ms + 1_000, cluster.now_ms)
     cluster.run(250)
+    assert not cluster.group(2, 0).asleep
     cluster.hosts[2].receive(late, cluster.now_ms)
     assert not cluster.group(2, 0).asleep, "an older round than the newest it has seen"
+
+
+def test_follower_sleeps_only_with_all_that_is_committed_verified_and_on_its_disk() -> None:
+    for commit, sleeps in ((2, True), (1, False), (3, False)):
+        node = Lone(log_of_terms(1, 1), alive={2, 3})
+        node.hear(append(1, (2, 1)))
+        answer = only(HeartbeatResponse, node.hear(heartbeat(1, commit=commit, sleep=True)))
+        assert answer.sleeping == node.group.asleep == sleeps
+    unverified = Lone(log_of_terms(1, 1), alive={2, 3})
+    assert not only(HeartbeatResponse, unverified.hear(heartbeat(1, commit=2, sleep=True))).sleeping
+    slow = Lone(log_of_terms(1), alive={2, 3})
+    slow.hear(append(1, (1, 1)))
+    slow.disk_works = False
+    slow.hear(append(1, (1, 1), 1))
+    assert not only(HeartbeatResponse, slow.hear(heartbeat(1, commit=2, sleep=True))).sleeping
+    unwatched = Lone(log_of_terms(1, 1))
+    unwatched.hear(append(1, (2, 1)))
+    assert not only(HeartbeatResponse, unwatched.hear(heartbeat(1, commit=2, sleep=True))).sleeping
+
+
+def idle_leader(alive: set[int]) -> Lone:
+    """Leads, both followers have everything, and it may sleep as soon as it likes."""
+    leader = Lone(settings=RaftSettings(sleep_after_ms=0), alive=alive)
+    leader.lead()
+    for node in (2, 3):
+        leader.hear(AppendResponse(0, node, 1, 1, 1, accepting=True, round=0))
+    return leader
+
+
+def beat(leader: Lone) -> Heartbeat:
+    leader.now_ms += SETTINGS.heartbeat_ms
+    leader.group.tick(leader.now_ms)
+    return every(Heartbeat, leader.take())[0]
+
+
+def agree(leader: Lone, node: int, round_: int) -> None:
+    leader.hear(HeartbeatResponse(0, node, 1, 1, 1, 1, accepting=True, sleeping=True, round=round_))
+
+
+def test_leader_sleeps_when_every_living_follower_has_agreed_to_the_present_proposal() -> None:
+    leader = idle_leader({2, 3})
+    first = beat(leader)
+    assert first.sleep
+    agree(leader, 2, first.round)
+    assert not leader.group.asleep
+    leader.group.wake(leader.now_ms, leader.now_ms)
+    second = beat(leader)
+    assert second.sleep
+    agree(leader, 3, second.round)
+    assert not leader.group.asleep, "node 2 agreed to an earlier proposal, and may be awake since"
+    agree(leader, 2, first.round)
+    assert not leader.group.asleep
+    agree(leader, 2, second.round)
+    assert leader.group.asleep
+
+
+def test_leader_without_a_living_quorum_does_not_propose_to_sleep() -> None:
+    assert beat(idle_leader({2})).sleep
+    assert not beat(idle_leader(set())).sleep
+
+
+def test_leader_does_not_propose_to_sleep_while_a_living_follower_lags() -> None:
+    leader = idle_leader({2, 3})
+    leader.group.propose(EntryKind.DATA, [b"x"], 10**9, leader.now_ms)
+    leader.take()
+    leader.hear(AppendResponse(0, 2, 1, 1, 2, accepting=True, round=0))
+    assert leader.group.commit == 2
+    assert not beat(leader).sleep
+    leader.hear(AppendResponse(0, 3, 1, 1, 2, accepting=True, round=0))
+    assert beat(leader).sleep
 
 
 def test_envelope_of_an_earlier_incarnation_is_ignored() -> None:
@@ -380,6 +454,8 @@ def test_paused_follower_that_wakes_up_listens_before_it_campaigns() -> None:
     cluster.run(5 * ELECTION_MS)
     cluster.sent.clear()
     cluster.paused.clear()
+    cluster.poll(3)
+    assert cluster.hosts[3].nodes_alive == {1, 2}, "it was not listening; that nobody was heard means nothing"
     cluster.run(ELECTION_MS - 1)
     assert not [
         message for envelope in cluster.sent for message in envelope.messages if isinstance(message, VoteRequest)

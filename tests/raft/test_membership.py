@@ -116,11 +116,11 @@ def test_joint_configuration_needs_both_majorities_to_elect() -> None:
     world.crash(*world.nodes)
     world.restart(1, 4, 5)
     world.run(5_000)
-    assert not world.leaders, "all of the new voters, one of the old"
+    assert not world.elected, "all of the new voters, one of the old"
     world.crash(4, 5)
     world.restart(2, 3)
     world.run(5_000)
-    assert not world.leaders, "all of the old voters, one of the new"
+    assert not world.elected, "all of the old voters, one of the new"
     world.restart(4)
     world.run(5_000)
     assert len(world.leaders) == 1
@@ -318,6 +318,9 @@ def test_leader_with_a_full_disk_ends_a_joint_configuration_when_it_has_room() -
     world.log(1).accepting = False
     world.run(500)
     assert world.group(1).configuration.joint
+    pending = world.change(1, learn(5))
+    assert isinstance(pending, Refusal)
+    assert pending.reason is Reason.CHANGE_PENDING
     world.log(1).accepting = True
     world.run(500)
     assert world.committed(1, ticket)

@@ -17,6 +17,7 @@ from tidelog.raft import (
     RaftInvariantError,
     RaftSettings,
     TakeOver,
+    VoteResponse,
 )
 
 LATER_MS = 10**9
@@ -73,6 +74,32 @@ def test_leader_sends_before_its_own_disk_has_it_and_counts_itself_only_after() 
     assert world.group(1).commit == 1
     world.sync(1)
     assert world.committed(1, ticket)
+
+
+def test_leader_counts_itself_no_further_than_its_disk_has_got() -> None:
+    leader = Lone(configuration=Configuration.of([1, 2]))
+    leader.lead()
+    leader.disk_works = False
+    propose(leader, b"a", b"b", b"c")
+    acknowledge(leader, 2, 4)
+    assert leader.group.commit == 1
+    leader.log.sync(3)
+    leader.group.written(leader.now_ms)
+    assert leader.group.commit == 3
+
+
+def test_leader_counts_its_noop_only_when_its_disk_has_it() -> None:
+    leader = Lone(configuration=Configuration.of([1, 2]))
+    leader.group.campaign(leader.now_ms)
+    leader.take()
+    leader.hear(VoteResponse(GROUP, 2, 1, 1, granted=True, pre=True))
+    leader.disk_works = False
+    leader.hear(VoteResponse(GROUP, 2, 1, 1, granted=True, pre=False))
+    acknowledge(leader, 2, 1)
+    assert leader.group.commit == 0
+    leader.log.sync()
+    leader.group.written(leader.now_ms)
+    assert leader.group.commit == 1
 
 
 def test_leader_whose_disk_is_slow_commits_with_the_others() -> None:
@@ -309,10 +336,11 @@ def test_node_that_is_no_member_does_not_count() -> None:
 def test_acknowledgement_that_is_older_than_the_last_changes_nothing() -> None:
     leader = Lone()
     leader.lead()
+    leader.disk_works = False
     propose(leader, b"x")
     acknowledge(leader, 2, 2)
-    assert leader.group.commit == 2
     acknowledge(leader, 2, 1)
+    acknowledge(leader, 3, 2)
     assert leader.group.commit == 2
 
 

@@ -61,7 +61,7 @@ class Storm:
             first = max(log.first_index, best.first_index)
             assert log.stored[first - log.first_index :] == best.stored[first - best.first_index :]
             assert world.group(node).commit == best.last_index
-        kept = {content for _, content in world._committed.values()}
+        kept = {content for _, content in world.settled.values()}
         assert self.acknowledged <= kept, "an acknowledged entry is lost"
 
     def collect(self) -> None:
@@ -83,7 +83,7 @@ class Storm:
         wire = self.world.wire
         for _ in range(min(len(wire), 4)):
             message = wire.pop(self.random.randrange(len(wire)) if self.random.random() < 0.3 else 0)
-            if (message.source, message.destination) not in self.world._cut:
+            if (message.source, message.destination) not in self.world.broken:
                 self.world.deliver(message)
 
     def lose(self) -> None:

@@ -87,6 +87,7 @@ class Client:
                 self._acknowledged[group] += len(values)
                 for place, value in enumerate(values, start=answer.index - len(values) + 1):
                     self._invariants.acknowledged(group, place, value)
+                self._doubt_others(node, group)
             elif isinstance(answer, Refused):
                 self.tally.uncertain += len(values)
 
@@ -105,6 +106,17 @@ class Client:
 
         deadline_ms, expecting = self._with_deadline(node, answered)
         node.read(group, deadline_ms, expecting)
+
+    def _doubt_others(self, leader: SimNode, group: int) -> None:
+        """Whoever else believes to lead is asked to read at once: it must not answer without what was just written."""
+        for node in self._nodes.values():
+            known = node.group(group)
+            if node is not leader and known is not None and known.role is Role.LEADER:
+                self._scheduler.after(0, lambda node=node: self._read_if_there(node, group), "client doubts", node)
+
+    def _read_if_there(self, node: SimNode, group: int) -> None:
+        if node.group(group) is not None:
+            self.read(node, group)
 
     def move_log_start(self, node: SimNode, group: int, offset: int) -> None:
         deadline_ms, expecting = self._with_deadline(node, lambda answer: None)

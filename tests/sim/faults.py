@@ -38,6 +38,7 @@ class Faults:
         self._client = client
         self._invariants = invariants
         self._rng = rng
+        self.striking = True
         self._left: set[tuple[int, int]] = set()  # (node, group) that must not meet again
 
     def strike(self) -> str:
@@ -74,8 +75,11 @@ class Faults:
         self._scheduler.after(delay, lambda: self._start(node), node, "starts")
 
     def _start(self, node: SimNode) -> None:
-        if not node.alive:
-            node.start()
+        if node.alive:
+            return
+        if self.striking and "die_in_write" in self._mix.faults and self._rng.random() < 0.3:
+            node.disk.crash_after(self._rng.randint(0, 40))  # in the middle of its recovery, or soon after
+        node.start()
 
     # ---- disks
 
@@ -115,6 +119,22 @@ class Faults:
     def one_way_cut(self) -> None:
         source, target = self._rng.sample(list(self._nodes), 2)
         self._network.cut(source, target)
+
+    def depose(self) -> None:
+        """Cut a leader off for long enough that others elect another; what it goes on to append is for nothing."""
+        leader = self._client.leader(self._pick_group())
+        if leader is not None:
+            self._network.isolate(leader.number, self._nodes.keys() - {leader.number})
+            delay = self._rng.randint(500, 1500) * MILLISECOND
+            self._scheduler.after(delay, self._rng.choice((self.heal, self.restore)), "the network heals")
+
+    def restore(self) -> None:
+        """The network heals just when the leader dies: those who come back stand for election with what they have."""
+        self.heal()
+        leader = self._client.leader(self._pick_group())
+        if leader is not None:
+            leader.cut_power()
+            self.start_later(leader)
 
     def heal(self) -> None:
         self._network.heal()

@@ -10,7 +10,7 @@ from bisect import bisect_right
 from collections.abc import Set
 from dataclasses import dataclass
 
-from tidelog.raft.log import Entry, EntryKind
+from tidelog.raft import Configuration, Entry, EntryKind
 from tidelog.wire.batch import read_header
 
 
@@ -152,6 +152,7 @@ class History:
         return index
 
 
-def is_quorum(holders: Set[int], voter_sets: tuple[Set[int], ...]) -> bool:
+def is_quorum(nodes: Set[int], configuration: Configuration) -> bool:
     """Written apart from the product's arithmetic on purpose: more than half of each set of voters that has any."""
-    return all(2 * len(voters & holders) > len(voters) for voters in voter_sets if voters)
+    halves = (set(configuration.voters), set(configuration.outgoing))
+    return all(2 * len(voters & nodes) > len(voters) for voters in halves if voters)

@@ -5,8 +5,10 @@
     leaders have all that is committed                            Shadow.elected
     a committed entry never changes, is never truncated           History.entry_committed, Shadow.truncated
     commit and high watermark never fall while a process lives    Shadow.commit_moved, Invariants.after
-    what is committed is durable on a quorum, and really so       Invariants._check_quorum
-    nobody acknowledges what is not durable                       Invariants.sent
+    what is committed is durable on a quorum                      Invariants._check_quorum
+    what a node takes for durable, its disk cannot lose           Shadow.wrote
+    nobody speaks of a term, vote or entry that is not durable    Invariants.sent
+    the newest configuration of a log is in force                 Shadow.has_in_force
     offsets are dense; log start <= high watermark <= log end     History.entry_appended, Invariants.after
     what is acknowledged is committed; reads see it               Invariants.acknowledged, read_answered
     recovery brings back what was durable, and nothing foreign    Shadow.recovered
@@ -16,8 +18,18 @@ Each event touches one node, so only that node is looked at, and of it only what
 
 from dataclasses import dataclass
 
-from tidelog.raft import AppendResponse, EntryKind, Envelope, Group, HeartbeatResponse, Role, VoteRequest, VoteResponse
-from tidelog.storage import StreamLog, chunk_bytes
+from tidelog.raft import (
+    AppendResponse,
+    Configuration,
+    Envelope,
+    Group,
+    HeartbeatResponse,
+    Message,
+    Role,
+    VoteRequest,
+    VoteResponse,
+)
+from tidelog.storage import Store, StreamLog, chunk_bytes
 
 from .disk import SimDisk
 from .history import History, Violation, check, is_quorum
@@ -80,28 +92,29 @@ class Invariants:
                 f"{shadow}: {log.last_index}, {log.durable_index} durable, not {shadow.last}, {shadow.durable}",
             )
         if group.role is Role.LEADER and shadow.history.leaders.get(group.term) != node:
-            shadow.elected(group.term)
+            shadow.elected(group.term, group.configuration)
         if group.commit != shadow.commit:
-            self._commit_moved(shadow, group)
+            # A commit may begin the next configuration at once; it was made under the one before.
+            self._commit_moved(shadow, group, shadow.in_force or group.configuration)
+        shadow.has_in_force(group.configuration)
         self._check_offsets(shadow, group, log)
 
-    def _commit_moved(self, shadow: Shadow, group: Group) -> None:
+    def _commit_moved(self, shadow: Shadow, group: Group, configuration: Configuration) -> None:
+        history = shadow.history
         for index in shadow.commit_moved(group.commit, group.term):
-            leads = shadow.history.leaders.get(group.term) == shadow.node  # it may have resigned in the same event
-            check(leads, "leaders commit first", f"{shadow} commits {index} in term {group.term}, as {group.role}")
-            self._check_quorum(shadow, index, group)
+            self._check_quorum(shadow, index, configuration)
+            if history.leaders.get(group.term) != shadow.node or history.committed[group.commit] != group.term:
+                raise Violation(
+                    "the leader commits first, and by an entry of its term",
+                    f"{shadow}, {group.role} in term {group.term}, commits {group.commit}",
+                )
 
-    def _check_quorum(self, leader: Shadow, index: int, group: Group) -> None:
+    def _check_quorum(self, leader: Shadow, index: int, configuration: Configuration) -> None:
         """Whom the leader counts is its business; who really has the entry on disk is ours."""
         history = leader.history
         term = history.committed[index]
-        made = history.made[index, term]
-        configuration = group.configuration
-        voters = frozenset(configuration.voters) | frozenset(configuration.outgoing)
-        holders = {node for node in voters if self.shadow(node, history.group).holds(index, term)}
-        if made.kind is EntryKind.DATA:
-            holders = {node for node in holders if self.shadow(node, history.group).is_on_disk(made.data)}
-        if not is_quorum(holders, (frozenset(configuration.voters), frozenset(configuration.outgoing))):
+        holders = {node for node in configuration.members if self.shadow(node, history.group).holds(index, term)}
+        if not is_quorum(holders, configuration):
             raise Violation(
                 "what is committed is durable on a quorum",
                 f"{leader} commits ({index}, term {term}); only {sorted(holders)} have it of {configuration}",
@@ -120,13 +133,19 @@ class Invariants:
 
     # ---- what a node says
 
-    def sent(self, envelope: Envelope) -> None:
+    def sent(self, envelope: Envelope, store: Store) -> None:
+        """`store` knows which terms and votes of the sender are durable."""
         for message in envelope.messages:
+            if isinstance(message, VoteRequest | VoteResponse) and message.pre:
+                continue  # binds nobody, and speaks of a term to come
+            durable = store.vote(message.group)
             match message:
-                case VoteRequest(pre=False):
+                case VoteRequest():
                     self.history(message.group).voted(message.source, message.term, message.source)
-                case VoteResponse(pre=False, granted=True):
+                    self._check_said(message, durable.term == message.term and durable.vote == message.source)
+                case VoteResponse(granted=True):
                     self.history(message.group).voted(message.source, message.term, message.destination)
+                    self._check_said(message, durable.term == message.term and durable.vote == message.destination)
                 case AppendResponse() | HeartbeatResponse():
                     shadow = self.shadow(message.source, message.group)
                     if message.match > shadow.durable:
@@ -135,7 +154,10 @@ class Invariants:
                             f"{shadow} acknowledges {message.match}, {shadow.durable} is durable",
                         )
                 case _:
-                    pass
+                    self._check_said(message, message.term <= durable.term)
+
+    def _check_said(self, message: Message, durable: bool) -> None:
+        check(durable, "terms and votes are durable before they are spoken of", f"{message}")
 
     # ---- what clients see
 

@@ -263,7 +263,7 @@ class SimNode:
         for group, log in store.streams.items():
             self._invariants.after(self.number, host.group(group), log)  # before anybody hears of it
         for envelope in work.envelopes:
-            self._invariants.sent(envelope)
+            self._invariants.sent(envelope, store)
             self._network.send(self.number, envelope.destination, _as_bytes(envelope))
         for group, effects in work.groups:
             if effects.hard_state is not None:

@@ -7,10 +7,10 @@ shadow outlives the process: after a crash the recovered log is held against it.
 from collections.abc import Sequence
 from typing import Protocol
 
-from tidelog.raft.log import Entry, EntryKind
+from tidelog.raft import Configuration, Entry, EntryKind
 
 from .disk import SimDisk
-from .history import History, Violation, check
+from .history import History, Violation, check, is_quorum
 
 
 class RecoveredLog(Protocol):
@@ -24,6 +24,7 @@ class RecoveredLog(Protocol):
     def durable_index(self) -> int: ...
     def term_at(self, index: int) -> int: ...
     def entries(self, first: int, last: int, bytes_max: int) -> Sequence[Entry]: ...
+    def configurations(self) -> list[tuple[int, bytes]]: ...
 
 
 class Shadow:
@@ -41,6 +42,8 @@ class Shadow:
         self.commit = 0  # in this life
         self.high_watermark = 0  # in this life, as the next one
         self.start_offset = 0
+        self.configurations: list[tuple[int, bytes]] = []  # in the log and before it; empty: not known
+        self.in_force: Configuration | None = None  # as it was found in force last
         self._disk = disk
         self._folder = folder
         self._terms = [0]
@@ -61,10 +64,6 @@ class Shadow:
         """Whether it has the committed entry (index, term) on disk, or had it and trimmed it."""
         return index <= self.base or (index <= self.durable and self.term_at(index) == term)
 
-    def is_on_disk(self, batch: bytes) -> bool:
-        """Whether the disk itself, and not only its cache, has these bytes for certain."""
-        return self._disk.durable_contains(batch, self._folder)
-
     # ---- changes
 
     def appended(self, entries: Sequence[Entry]) -> None:
@@ -72,6 +71,8 @@ class Shadow:
             check(entry.index == self.last + 1, "indexes are dense", f"{self} appends {entry.index} after {self.last}")
             self.history.entry_appended(self.node, self._terms[-1], entry)
             self._terms.append(entry.term)
+            if entry.kind is EntryKind.CONFIGURATION and self.configurations:
+                self.configurations.append((entry.index, bytes(entry.data)))
 
     def truncated(self, index: int) -> None:
         history = self.history
@@ -85,6 +86,8 @@ class Shadow:
             )
         del self._terms[index - self.base :]
         self.durable = min(self.durable, self.last)
+        while self.configurations and self.configurations[-1][0] >= index:
+            self.configurations.pop()
 
     def took_over(self, index: int, term: int) -> None:
         """It drops its log and goes on behind (index, term). Its next append shows whether the offset went along."""
@@ -94,9 +97,15 @@ class Shadow:
         check(index > self.commit, "commit never falls", f"{self} takes over from {index}, commit is {self.commit}")
         self.base, self._terms = index, [term]
         self.durable = index - 1  # until it is told otherwise, a crash may bring the old log back
+        self.configurations.clear()  # it is told of one that may be newer than its log
 
     def wrote(self, durable: int) -> None:
+        """It is told that its log is durable up to here. Only its disk knows whether that is true."""
         check(durable <= self.last, "durable is within the log", f"{self}: {durable} of {self.last}")
+        for index in range(max(self.durable, self.base) + 1, durable + 1):
+            made = self.history.made[index, self._terms[index - self.base]]
+            if made.kind is EntryKind.DATA and not self._disk.durable_contains(made.data, self._folder):
+                raise Violation("durable means synced", f"{self} takes {index} for durable, which its disk may lose")
         self.durable = durable
 
     def commit_moved(self, commit: int, current_term: int) -> list[int]:
@@ -111,15 +120,26 @@ class Shadow:
         self.commit = commit
         return first
 
-    def elected(self, term: int) -> None:
+    def elected(self, term: int, configuration: Configuration) -> None:
         history = self.history
         history.elected(self.node, term)
+        voted = {node for node in configuration.members if history.votes.get((node, term)) == self.node} | {self.node}
+        if not is_quorum(voted, configuration):
+            raise Violation("leaders are elected", f"{self} leads term {term} with votes of {voted} in {configuration}")
         index = history.last_committed_before(term)
         if index >= self.base and self.term_at(index) != history.committed[index]:
             raise Violation(
                 "leaders have all that is committed",
                 f"{self} leads term {term} without ({index}, term {history.committed[index]})",
             )
+
+    def has_in_force(self, configuration: Configuration) -> None:
+        """The newest configuration in the log is in force, committed or not."""
+        if self.configurations and configuration is not self.in_force:
+            index, newest = self.configurations[-1]
+            if configuration.encode() != newest:
+                raise Violation("the newest configuration is in force", f"{self}: {configuration}, not that of {index}")
+        self.in_force = configuration
 
     # ---- a new life
 
@@ -141,20 +161,12 @@ class Shadow:
         for index in range(max(base, self.base), self.durable + 1):
             if index >= base + len(terms) or terms[index - base] != self.term_at(index):
                 raise Violation("what is durable survives", f"{self} lost ({index}, term {self.term_at(index)})")
-        self._check_durable(log)
         self.base, self._terms = base, terms
-        self.durable = log.durable_index
+        self.wrote(log.durable_index)  # it may have seen bytes that only a page cache holds
         self.commit = base
         self.high_watermark = self.start_offset = 0
-
-    def _check_durable(self, log: RecoveredLog) -> None:
-        """A recovered log may have seen bytes that only a page cache holds; it must not count on them."""
-        for index in range(max(self.durable + 1, log.first_index), log.durable_index + 1):
-            made = self.history.made[index, log.term_at(index)]
-            if made.kind is EntryKind.DATA and not self.is_on_disk(made.data):
-                raise Violation(
-                    "durable means synced", f"{self} counts on {index} after recovery, which is not on its disk"
-                )
+        self.configurations = log.configurations()
+        self.in_force = None
 
 
 def _all_entries(log: RecoveredLog) -> list[Entry]:

@@ -5,12 +5,14 @@ from random import Random
 
 import pytest
 
-from tidelog.raft.log import Entry, EntryKind
+from tidelog.raft import Configuration, Entry, EntryKind
 from tidelog.wire.batch import Record, build_batch
 
 from .disk import SimDisk
 from .history import History, Violation, is_quorum
 from .shadow import Shadow
+
+ALONE = Configuration((1,))
 
 
 def noop(index: int, term: int) -> Entry:
@@ -45,6 +47,9 @@ class FoundLog:
         self.last_index = self._base + len(entries)
         self.durable_index = self.last_index if durable_index is None else durable_index
 
+    def configurations(self) -> list[tuple[int, bytes]]:
+        return [(0, ALONE.encode())]
+
     def term_at(self, index: int) -> int:
         return self._entries[index - self.first_index].term if index > self._base else self._base_term
 
@@ -58,11 +63,21 @@ def broken(invariant: str) -> "pytest.RaisesExc[Violation]":
 
 def test_two_leaders_of_one_term_are_noticed_also_over_time() -> None:
     one, two = shadows([], [])
-    one.elected(3)
-    two.elected(4)
-    one.elected(3)
+    one.elected(3, ALONE)
+    two.elected(4, Configuration((2,)))
+    one.elected(3, ALONE)
     with broken("one leader a term"):
-        two.elected(3)
+        two.elected(3, Configuration((2,)))
+
+
+def test_a_leader_without_a_quorum_of_votes_is_noticed() -> None:
+    (one,) = shadows([])
+    with broken("leaders are elected"):
+        one.elected(3, Configuration((1, 2, 3)))
+    one.history.voted(2, term=3, candidate=1)
+    one.elected(3, Configuration((1, 2, 3)))
+    with broken("leaders are elected"):
+        one.elected(3, Configuration((1, 2), outgoing=(3, 4)))
 
 
 def test_two_votes_in_one_term_are_noticed() -> None:
@@ -153,13 +168,13 @@ def test_a_leader_that_lacks_a_committed_entry_is_noticed() -> None:
     one, two = shadows(noops(1, 1), noops(1))
     one.commit_moved(2, current_term=1)
     with broken("leaders have all"):
-        two.elected(2)
+        two.elected(2, Configuration((2,)))
 
 
 def test_a_late_leader_of_an_early_term_may_lack_what_later_terms_committed() -> None:
     one, two = shadows(noops(1, 3), noops(1))
     one.commit_moved(2, current_term=3)
-    two.elected(2)
+    two.elected(2, Configuration((2,)))
 
 
 def test_taking_over_from_an_entry_that_is_not_committed_is_noticed() -> None:
@@ -194,7 +209,7 @@ def test_a_recovery_that_brings_back_a_truncated_suffix_behind_new_entries_is_no
         one.recovered(FoundLog(noops(1, 2, 1)))
 
 
-def test_a_recovery_that_counts_on_unsynced_bytes_is_noticed() -> None:
+def test_a_log_that_takes_unsynced_bytes_for_durable_is_noticed() -> None:
     entry = data(1, 1, 0)
     disk = SimDisk(Random(0))
     one = Shadow(1, History(group=7), disk, "")
@@ -209,9 +224,22 @@ def test_a_recovery_that_counts_on_unsynced_bytes_is_noticed() -> None:
     one.recovered(FoundLog([entry]))
 
 
+def test_a_configuration_in_force_that_is_not_the_newest_in_the_log_is_noticed() -> None:
+    (one,) = shadows([])
+    one.recovered(FoundLog([]))
+    one.has_in_force(ALONE)
+    pair = Configuration((1, 2))
+    one.appended([Entry(1, 1, EntryKind.CONFIGURATION, pair.encode())])
+    one.has_in_force(pair)
+    one.truncated(1)
+    with broken("the newest configuration is in force"):
+        one.has_in_force(Configuration((1, 2)))
+    one.has_in_force(Configuration((1,)))
+
+
 def test_a_quorum_is_more_than_half_of_every_set_of_voters() -> None:
-    assert is_quorum({1, 2}, ({1, 2, 3},))
-    assert not is_quorum({1, 2}, ({1, 2, 3, 4},))
-    assert not is_quorum({1, 2, 9}, ({1, 2, 3, 4, 5},))
-    assert is_quorum({1, 2, 4, 5}, ({1, 2, 3}, {3, 4, 5}))
-    assert not is_quorum({1, 2, 3}, ({1, 2, 3}, {3, 4, 5}))
+    assert is_quorum({1, 2}, Configuration((1, 2, 3)))
+    assert not is_quorum({1, 2}, Configuration((1, 2, 3, 4)))
+    assert not is_quorum({1, 2, 9}, Configuration((1, 2, 3, 4, 5)))
+    assert is_quorum({1, 2, 4, 5}, Configuration((1, 2, 3), outgoing=(3, 4, 5)))
+    assert not is_quorum({1, 2, 3}, Configuration((1, 2, 3), outgoing=(3, 4, 5)))

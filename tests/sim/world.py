@@ -71,7 +71,7 @@ class World:
     def run(self) -> None:
         self._begin()
         self._run_until(lambda: self._scheduler.now >= self.mix.storm, self.mix.storm + SECOND, "the storm ends")
-        self._stormy = False
+        self._stormy = self._faults.striking = False
         self._calm()
         self._reckon()
 
@@ -159,7 +159,7 @@ class World:
             return False
         known = leader.host.group(group)
         end = leader.log(group).last_index
-        if known.configuration.joint:
+        if known.configuration.joint or leader.number not in known.configuration.voters:
             return False
         return all(
             (theirs := self._nodes[number].group(group)) is not None

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from tests.sim.disk import SimDisk, SimulatedCrash
 from tidelog.raft.log import Entry, EntryKind
-from tidelog.storage import Store, StorageSettings, StoredVote, StreamLog, chunk_bytes
+from tidelog.storage import StorageSettings, Store, StoredVote, StreamLog, chunk_bytes
 from tidelog.wire.batch import Record, build_batch, check_batch, read_stamp, split_batches
 
 STREAM = 5

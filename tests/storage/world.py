@@ -1,17 +1,20 @@
-"""What storage tests build their world from: batches, a store over a simulated disk, and what one can do to its files."""
+"""What storage tests build their world from: batches, a store over a simulated disk, what one can do to its files."""
 
 import random
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 from tests.sim.disk import SimDisk, SimulatedCrash
 from tests.storage.machine import TINY, entries_of, read_all, state_of
 from tidelog.raft.log import Entry, EntryKind
-from tidelog.storage import StorageSettings, Store, StreamLog, chunk_bytes
+from tidelog.storage import CorruptDataError, StorageSettings, Store, StreamLog, chunk_bytes
 from tidelog.storage.disk import Buffer, Disk, File
 from tidelog.wire.batch import HEADER_BYTES, Record, build_batch, check_batch, split_batches
 
 DIRECTORY = "/data"
+STEPS_MAX = 400
+
+World = TypeVar("World")
 
 
 def batch(content: bytes = b"x", *, records: int = 1, timestamp: int = 1) -> bytearray:
@@ -20,7 +23,7 @@ def batch(content: bytes = b"x", *, records: int = 1, timestamp: int = 1) -> byt
 
 def sized_batch(size: int, fill: bytes = b"x", *, timestamp: int = 1) -> bytearray:
     """A batch of one record that has exactly `size` bytes. (Some few sizes do not exist: varints jump.)"""
-    payload = size - HEADER_BYTES - 8
+    payload = size - HEADER_BYTES - 7
     while len(made := batch(fill * payload, timestamp=timestamp)) > size:
         payload -= 1
     assert len(made) == size, f"no batch has {size} bytes"
@@ -210,29 +213,42 @@ class _RecordingFile:
         self._file.close()
 
 
-@contextmanager
-def death_allowed() -> Iterator[None]:
+def damage_found_by(action: Callable[[], object]) -> CorruptDataError | None:
+    """What `action` refused to go on with; None when it found nothing wrong."""
     try:
-        yield
-    except SimulatedCrash:
-        pass
+        action()
+    except CorruptDataError as error:
+        return error
+    return None
 
 
-def every_step(scenario: Callable[[SimDisk], None], disk_at: Callable[[int], SimDisk], *, steps_max: int = 400) -> int:
-    """Run `scenario` on disks made alike, with a power cut in its first operation, its second, and so on to the last.
+def power_cut_at_every_step(
+    world: Callable[[SimDisk], World],
+    scenario: Callable[[World], None],
+    check: Callable[[Store], None],
+    *,
+    seeds: int = 3,
+) -> int:
+    """Cut the power in the scenario's first operation on the disk, its second, and so on, at last behind its end.
 
-    `disk_at(step)` builds the world; the scenario is what may be cut short, and it must check nothing: its caller's
-    `disk_at` keeps each disk. Returns how many steps the scenario has.
+    `world` is what the scenario begins with, made alike on a fresh disk each time; `check` looks at what recovery makes
+    of the rest. Returns the number of operations that the scenario has.
     """
-    for step in range(steps_max):
-        disk = disk_at(step)
-        disk.crash_after(step)
-        try:
-            scenario(disk)
-        except SimulatedCrash:
-            continue
-        return step
-    raise AssertionError(f"the scenario has more than {steps_max} steps")
+    for step in range(STEPS_MAX):
+        died = False
+        for seed in range(seeds):
+            disk = new_disk(1000 * step + seed)
+            begun = world(disk)
+            disk.crash_after(step)
+            try:
+                scenario(begun)
+            except SimulatedCrash:
+                died = True
+            power_cut(disk)
+            check(open_store(disk))
+        if not died:
+            return step
+    raise AssertionError(f"the scenario has more than {STEPS_MAX} steps")
 
 
 __all__ = [
@@ -243,7 +259,7 @@ __all__ = [
     "RecordingDisk",
     "after_a_power_cut",
     "batch",
-    "death_allowed",
+    "damage_found_by",
     "entries_of",
     "files_of",
     "folder_of",
@@ -253,6 +269,7 @@ __all__ = [
     "open_store",
     "overwrite",
     "power_cut",
+    "power_cut_at_every_step",
     "read_all",
     "read_batches",
     "read_path",

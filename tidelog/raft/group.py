@@ -275,7 +275,11 @@ class Group:
             self._leading.flush(self._now_ms)
         else:
             self._follower.flush()
-        effects = Effects(replica.outbox.take_hard_state(), replica.outbox.take_messages(), replica.take_answers())
+        effects = Effects(messages=replica.outbox.take_messages())
+        if replica.outbox.to_persist is not None:
+            effects.hard_state = replica.outbox.take_hard_state()
+        if replica.answers:
+            effects.answers = replica.take_answers()
         if replica.commit != self._reported_commit:
             effects.commit = self._reported_commit = replica.commit
         role = self.role

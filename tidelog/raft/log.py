@@ -4,7 +4,7 @@ To the core a log is memory: an append or a truncation takes effect at once, and
 log's owner makes the change durable behind its back, in the order of the calls, and reports it with the event
 `written`. So there is one log and not two (no "unstable" tail beside a stored one), and the core never waits.
 
-    first_index - 1 <= durable_index <= last_index
+    first_index - 1 <= durable_index <= last_index      (one less while a take-over is not yet durable)
 
 `storage.StreamLog` is the real one; tests have one in memory.
 """

@@ -16,18 +16,17 @@ HELD_MAX = 256
 
 
 class Outbox:
-    __slots__ = ("_durable", "_hard_state", "_held", "_ready", "_to_persist")
+    __slots__ = ("_durable", "_hard_state", "_held", "_ready", "to_persist")
 
     def __init__(self, hard_state: HardState) -> None:
         self._hard_state = hard_state
         self._durable = True
-        self._to_persist: HardState | None = None
+
+        self.to_persist: HardState | None = None
+        """Changed, and not handed out since."""
+
         self._ready: list[Message] = []
         self._held: deque[Message] = deque(maxlen=HELD_MAX)
-
-    @property
-    def hard_state(self) -> HardState:
-        return self._hard_state
 
     @property
     def durable(self) -> bool:
@@ -38,7 +37,7 @@ class Outbox:
         if hard_state.term > self._hard_state.term:
             self._held.clear()
         self._hard_state = hard_state
-        self._to_persist = hard_state
+        self.to_persist = hard_state
         self._durable = False
 
     def persisted(self, hard_state: HardState) -> bool:
@@ -46,7 +45,7 @@ class Outbox:
         if self._durable or hard_state != self._hard_state:
             return False
         self._durable = True
-        self._to_persist = None
+        self.to_persist = None
         self._ready.extend(self._held)
         self._held.clear()
         return True
@@ -65,6 +64,6 @@ class Outbox:
         return messages
 
     def take_hard_state(self) -> HardState | None:
-        hard_state = self._to_persist
-        self._to_persist = None
+        hard_state = self.to_persist
+        self.to_persist = None
         return hard_state

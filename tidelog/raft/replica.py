@@ -123,8 +123,6 @@ class Replica:
 
     def take_answers(self) -> Sequence[Answer]:
         answers = self.answers
-        if not answers:
-            return ()
         self.answers = []
         return answers
 

@@ -34,13 +34,19 @@ class Housekeeper:
         self._tasks: deque[tuple[str, Task]] = deque()  # (folder, what is to be done there)
         self._changing = threading.Lock()  # guards the queue
         self._running = threading.Lock()  # held while a task runs
-        self._failed: Exception | None = None
+        self.failure: Exception | None = None  # of the writer or of a task: nothing is done after it
         self.wake: Callable[[], None] = lambda: None
 
     def submit(self, folder: str, task: Task) -> None:
         with self._changing:
             self._tasks.append((folder, task))
         self.wake()
+
+    def submit_last(self, folder: str, task: Task) -> None:
+        """The folder goes away: whatever else is to be done there need not be."""
+        with self._changing:
+            self._tasks = deque(item for item in self._tasks if item[0] != folder)
+        self.submit(folder, task)
 
     def __len__(self) -> int:
         return len(self._tasks)
@@ -74,16 +80,17 @@ class Housekeeper:
             return list(self._tasks)
 
     def _run(self, item: tuple[str, Task]) -> None:
-        if self._failed is not None:
-            raise WriterFailedError(f"housekeeping has stopped: {self._failed}") from self._failed
+        if self.failure is not None:
+            raise WriterFailedError(f"housekeeping has stopped: {self.failure}") from self.failure
         try:
             item[1]()
         except Exception as error:
             if not isinstance(error, OSError) or error.errno not in DISK_FULL:
-                self._failed = error
+                self.failure = error
             raise
         with self._changing:
-            self._tasks.remove(item)
+            if item in self._tasks:
+                self._tasks.remove(item)
 
 
 def close_segment(

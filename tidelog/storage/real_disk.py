@@ -89,19 +89,21 @@ class RealFile:
             expected = sum(map(len, part))
             written = os.pwritev(self._descriptor, part, position)
             if written < expected:
-                self._write_rest(position, b"".join(part), written)
+                self._write_rest(position, part, written)
             position += expected
 
-    def _write_rest(self, position: int, data: bytes, written: int) -> None:
-        """A write was cut short: go on until the disk takes it all or says why not."""
-        if self.alignment > 1:
-            raise OSError(errno.EIO, f"short direct write: {written} of {len(data)} bytes at {position}")
-        view = memoryview(data)
-        while written < len(data):
-            advanced = os.pwrite(self._descriptor, view[written:], position + written)
-            if advanced == 0:
-                raise OSError(errno.EIO, f"the file takes no more bytes at {position + written}")
-            written += advanced
+    def _write_rest(self, position: int, buffers: Sequence[Buffer], written: int) -> None:
+        """A write was cut short: go on until the disk takes it all or says why not (that it is full, most likely)."""
+        for buffer in buffers:
+            done = min(written, len(buffer))
+            written -= done
+            with memoryview(buffer) as view:  # no copy: direct writes need the memory's alignment
+                while done < len(buffer):
+                    advanced = os.pwrite(self._descriptor, view[done:], position + done)
+                    if advanced == 0:
+                        raise OSError(errno.EIO, f"the file takes no more bytes at {position + done}")
+                    done += advanced
+            position += len(buffer)
 
     def sync(self) -> None:
         try:

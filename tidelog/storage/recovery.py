@@ -15,6 +15,10 @@ Every operation on the folder leaves, at each step, a state that this module und
 
 The segments must then follow each other without a hole, from the floor on. Closed segments are checked by their index;
 the newest one is read and checked whole.
+
+What can be read is not always on disk: a process that was killed leaves writes that nobody synced, and after a failed
+sync the kernel may show pages that it will never write. So the newest segment's entries that are not known to be
+durable are written once more, and the file and the folder are synced, before anybody counts on them.
 """
 
 import os
@@ -26,8 +30,8 @@ from tidelog.storage.disk import Buffer, Disk
 from tidelog.storage.errors import CorruptDataError
 from tidelog.storage.housekeeping import cut_file
 from tidelog.storage.index_file import ROWS_AT, decode_index, encode_index
-from tidelog.storage.rows import ROW_BYTES, row_at
-from tidelog.storage.scan import ScannedSegment, scan_active, scan_closed
+from tidelog.storage.rows import ROW_BYTES, position_at, row_at
+from tidelog.storage.scan import WINDOW_BYTES, ScannedSegment, scan_active, scan_closed
 from tidelog.storage.segment import (
     ACTIVE_SUFFIX,
     INDEX_SUFFIX,
@@ -43,7 +47,7 @@ from tidelog.storage.segment import (
 from tidelog.storage.small_file import TEMPORARY, read_file, replace_file
 from tidelog.storage.stream_log import RecoveredLog
 from tidelog.storage.stream_state import StreamState, load_state
-from tidelog.wire.batch import check_batch, read_own_batch
+from tidelog.wire.batch import CorruptBatchError, check_batch, read_own_batch
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,6 +152,10 @@ class _FolderScan:
     def _saw_sequence(self, sequence: int) -> None:
         self.next_sequence = max(self.next_sequence, sequence + 1)
 
+    def _unused_sequence(self) -> int:
+        self.next_sequence += 1
+        return self.next_sequence - 1
+
     def _is_spare(self, name: str) -> bool:
         return name == f"{self.spare_sequence:016d}{ACTIVE_SUFFIX}" if self.spare_sequence is not None else False
 
@@ -178,22 +186,35 @@ class _FolderScan:
             scanned = scan_active(item.path, file, header, trailer, None if follower is None else follower.count)
         finally:
             file.close()
-        self._make_durable(item.path, header[1], scanned)
+        if follower is None:
+            self._make_certain(item.path, scanned, trailer)
         self.settled = scanned.settled
         return scanned.segment
 
-    def _make_durable(self, path: str, shape: SegmentShape, scanned: ScannedSegment) -> None:
-        """What was read may have been written by a killed process that never synced it."""
+    def _make_certain(self, path: str, scanned: ScannedSegment, trailer: bytes) -> None:
+        """Write again what may not be on disk, and nothing behind it: stale rows could be taken for new ones."""
+        segment, certain = scanned.segment, scanned.certain
+        assert segment.rows is not None
+        rows = bytes(segment.rows[certain * ROW_BYTES :]) + bytes(max(0, scanned.stored - segment.count) * ROW_BYTES)
+        if not rows and certain:
+            return
         file = self._disk.open_write(path)
         try:
-            if scanned.patch:
-                file.write_at(shape.data_bytes_max + scanned.patch_at * ROW_BYTES, [scanned.patch])
+            position = position_at(segment.rows, certain) if certain < segment.count else segment.length
+            while position < segment.length:
+                piece = file.read_at(position, min(WINDOW_BYTES, segment.length - position))
+                file.write_at(position, [piece])
+                position += len(piece)
+            file.write_at(segment.shape.data_bytes_max + certain * ROW_BYTES, [rows])
+            file.write_at(segment.shape.trailer_at, [trailer])
             file.sync()
         finally:
             file.close()
 
     def _check_closed(self, item: _Found, segment: Segment) -> Segment:
         size = self._size(item.path)
+        if segment.identity.stream_uuid != self._state.uuid:
+            raise CorruptDataError(item.path, 0, "its index belongs to a segment of another stream")
         if size < segment.length:
             raise CorruptDataError(item.path, size, f"the file ends here, its index says {segment.length} bytes")
         if size > segment.length:
@@ -205,7 +226,7 @@ class _FolderScan:
         identity = Identity(
             stream_uuid=self._state.uuid,
             era=self._state.era,
-            sequence=0,  # its file has the closed name, and that number is not used again
+            sequence=self._unused_sequence(),  # the old one is not known, and the new one must be nobody else's
             first_index=item.first_index,
             base_offset=before.next_offset if before else floor.offset,
             previous_term=before.last_term if before else floor.term,
@@ -259,7 +280,10 @@ def _configurations(disk: Disk, item: _Found, segment: Segment) -> Sequence[tupl
             row = row_at(rows, number)
             if row.kind == EntryKind.CONFIGURATION:
                 batch = file.read_at(row.position, segment.end_of(rows, number) - row.position)
-                check_batch(batch)
+                try:
+                    check_batch(batch)
+                except CorruptBatchError as error:
+                    raise CorruptDataError(item.path, row.position, f"a membership entry: {error}") from error
                 found.append((segment.first_index + number, read_own_batch(batch)[1]))
     finally:
         file.close()

@@ -26,6 +26,7 @@ from tidelog.storage.disk import Buffer
 
 ROW_BYTES = 32
 SYNCED_MAX = 0xFFFFFF
+OFFSET_DELTA_MAX = 0xFFFFFFFF
 
 _CHAINED = struct.Struct(">IIqII")
 _ROW = struct.Struct(">IIqIIII")

@@ -17,7 +17,15 @@ from dataclasses import dataclass
 from crc32c import crc32c
 
 from tidelog.storage.disk import Buffer
-from tidelog.storage.rows import ROW_BYTES, offset_delta_at, pack_row, position_at, row_at
+from tidelog.storage.rows import (
+    OFFSET_DELTA_MAX,
+    ROW_BYTES,
+    SYNCED_MAX,
+    offset_delta_at,
+    pack_row,
+    position_at,
+    row_at,
+)
 
 BLOCK_BYTES = 4096
 TRAILER_BYTES = BLOCK_BYTES
@@ -43,10 +51,10 @@ class SegmentShape:
     rows_bytes_max: int
 
     def __post_init__(self) -> None:
-        for size in (self.data_bytes_max, self.rows_bytes_max):
-            if size <= 0 or size % BLOCK_BYTES or size >= 1 << 32:
+        for size, limit in ((self.data_bytes_max, 1 << 32), (self.rows_bytes_max, ROW_BYTES * SYNCED_MAX)):
+            if size <= 0 or size % BLOCK_BYTES or size >= limit:
                 raise ValueError(
-                    f"a segment's part has {size} bytes; it must be a multiple of {BLOCK_BYTES} below 4 GiB"
+                    f"a segment's part has {size} bytes; it must be a multiple of {BLOCK_BYTES} below {limit}"
                 )
 
     @property
@@ -192,6 +200,7 @@ class Segment:
         return (
             self.length + size <= self.shape.data_bytes_max
             and (self.count + 1) * ROW_BYTES <= self.shape.rows_bytes_max
+            and self.next_offset - self.identity.base_offset <= OFFSET_DELTA_MAX
         )
 
     def append(self, size: int, records: int, timestamp: int, term: int, crc: int, kind: int, synced: int) -> bytes:

@@ -49,16 +49,16 @@ class _Region:
         filled = position - block_at
         staging.view[:filled] = self._bytes_before(file, block_at, filled)
         for buffer in buffers:
-            taken = 0
-            while taken < len(buffer):
-                part = min(len(buffer) - taken, staging.size - filled)
-                staging.view[filled : filled + part] = buffer[taken : taken + part]
-                filled += part
-                taken += part
-                if filled == staging.size:
-                    file.write_at(self._start + block_at, [staging.view])
-                    block_at += filled
-                    filled = 0
+            rest: Buffer = buffer
+            while filled + len(rest) >= staging.size:
+                room = staging.size - filled
+                rest = memoryview(rest)  # a slice of it is no copy
+                staging.view[filled:] = rest[:room]
+                file.write_at(self._start + block_at, [staging.view])
+                block_at += staging.size
+                filled, rest = 0, rest[room:]
+            staging.view[filled : filled + len(rest)] = rest
+            filled += len(rest)
         self._write_last(file, block_at, filled, staging)
 
     def _write_last(self, file: File, block_at: int, filled: int, staging: Staging) -> None:

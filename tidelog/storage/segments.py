@@ -70,11 +70,12 @@ class Segments:
         number = row_of_offset(self.rows(segment), segment.count, offset - segment.base_offset)
         return segment.first_index + number
 
-    def index_at_time(self, timestamp: int, start_offset: int) -> int | None:
-        """Index of the first entry that reaches `timestamp`, in segments that reach behind `start_offset`."""
+    def index_at_time(self, timestamp: int, first: int) -> int | None:
+        """Index of the first entry from `first` on that reaches `timestamp`, or stands behind one that does."""
         for segment in self._segments:
-            if segment.newest_timestamp >= timestamp and segment.next_offset > start_offset:
-                return segment.first_index + row_of_timestamp(self.rows(segment), segment.count, timestamp)
+            if segment.newest_timestamp >= timestamp and segment.last_index >= first:
+                number = row_of_timestamp(self.rows(segment), segment.count, timestamp)
+                return max(first, segment.first_index + number)
         return None
 
     def own_indexes(self, first: int, last: int) -> list[int]:
@@ -124,7 +125,8 @@ class Segments:
         batch = data[row.position - start : segment.end_of(rows, number) - start]
         try:
             header = check_batch(batch)
-            if (header.crc, header.leader_epoch) != (row.batch_crc, row.term):
+            place = (segment.base_offset + row.offset_delta, row.term, row.batch_crc)
+            if (header.base_offset, header.leader_epoch, header.crc) != place:
                 raise CorruptBatchError("the batch is not the one that the index names")
         except CorruptBatchError as error:
             path = os.path.join(self._folder, segment.closed_name + LOG_SUFFIX)

@@ -145,7 +145,7 @@ class Store:
 
         def forget() -> None:
             self._hard_states.forget(stream)
-            self.housekeeper.submit(folder, remove)
+            self.housekeeper.submit_last(folder, remove)
 
         self.deleting.add(stream)
         self.streams.pop(stream).remove(forget)

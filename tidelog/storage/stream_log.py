@@ -131,8 +131,9 @@ class StreamLog:
 
     def append_new(self, term: int, kind: EntryKind, data: Sequence[Buffer]) -> int:
         """The leader's append. A batch in writable memory is stamped where it lies."""
+        self._check_term(term, self._terms.last_term)
         if kind is EntryKind.DATA:
-            for batch, facts in self._checked(data):
+            for batch, facts in self._checked(data, records=True):
                 writable = bytearray(batch) if isinstance(batch, bytes) else batch
                 stamp(writable, self.next_offset, term)
                 self._take(Entry(self.last_index + 1, term, kind, writable), writable, facts)
@@ -152,7 +153,7 @@ class StreamLog:
     def _batches_of(self, entries: Sequence[Entry]) -> list[Buffer]:
         """The entries' batches, each checked to have the place that it is stamped with."""
         batches: list[Buffer] = []
-        next_index, next_offset = self.last_index + 1, self.next_offset
+        next_index, next_offset, term = self.last_index + 1, self.next_offset, self._terms.last_term
         for entry in entries:
             if entry.kind is EntryKind.DATA:
                 batch = entry.data
@@ -164,12 +165,19 @@ class StreamLog:
                     f"stream {self.stream}: (index, offset, epoch) of an entry is {place}, "
                     f"its place is {(next_index, next_offset, entry.term)}"
                 )
+            self._check_term(entry.term, term)
             batches.append(batch)
-            next_index += 1
+            next_index, term = next_index + 1, entry.term
             next_offset += read_facts(batch)[2] + 1
         return batches
 
-    def _checked(self, batches: Sequence[Buffer]) -> list[tuple[Buffer, tuple[int, int, int, int]]]:
+    def _check_term(self, term: int, before: int) -> None:
+        if term < before:
+            raise LogMismatchError(f"stream {self.stream}: an entry of term {term} behind one of term {before}")
+
+    def _checked(
+        self, batches: Sequence[Buffer], *, records: bool = False
+    ) -> list[tuple[Buffer, tuple[int, int, int, int]]]:
         """The batches with their facts, all before the first is taken in: a bad one must not leave half an append."""
         checked: list[tuple[Buffer, tuple[int, int, int, int]]] = []
         for batch in batches:
@@ -178,6 +186,8 @@ class StreamLog:
                 raise LogMismatchError(f"stream {self.stream}: a batch of {len(batch)} bytes says it has {facts[0]}")
             if facts[0] > self._shape.data_bytes_max:
                 raise BatchTooLargeError(f"a batch of {facts[0]} bytes; a segment holds {self._shape.data_bytes_max}")
+            if records and facts[2] < 0:
+                raise LogMismatchError(f"stream {self.stream}: a batch without records takes no offset")
             checked.append((batch, facts))
         return checked
 
@@ -248,7 +258,8 @@ class StreamLog:
             count_before = active.count
             active.cut(self._segments.rows(active), index - active.first_index)
             self._settled = 0
-            self._writer.submit(self.stream, WipeRows(active, active.count, count_before))
+            durable = Durable(self._generation, self.last_index)
+            self._writer.submit(self.stream, WipeRows(active, active.count, count_before, durable))
         else:
             self._drop_suffix(index)
         self.next_offset = self._segments.last.next_offset
@@ -259,12 +270,13 @@ class StreamLog:
         for segment in removed:
             self._around.readers.forget(segment)
         kept = self._segments.last if self._segments else None
+        durable = Durable(self._generation, index - 1)
         if kept is None or kept.last_index < index:
-            self._writer.submit(self.stream, DropSuffix(removed, None, 0, b""))
+            self._writer.submit(self.stream, DropSuffix(removed, None, 0, b"", durable))
         else:
             rows = bytes(self._segments.rows(kept))
             kept.cut(rows, index - kept.first_index)
-            self._writer.submit(self.stream, DropSuffix(removed, kept, kept.length, encode_index(kept, rows)))
+            self._writer.submit(self.stream, DropSuffix(removed, kept, kept.length, encode_index(kept, rows), durable))
         self._begin_segment()
 
     def trim(self, start_offset: int, committed_index: int) -> None:
@@ -318,9 +330,7 @@ class StreamLog:
 
         def remove_dropped() -> None:
             if leftovers:
-                around.housekeeper.submit(
-                    folder, lambda: remove_leftovers(around.disk, around.pool, folder, leftovers)
-                )
+                around.housekeeper.submit(folder, lambda: remove_leftovers(around.disk, around.pool, folder, leftovers))
 
         self._writer.submit(self.stream, SaveState(self.state().encode(), remove_dropped, durable))
 
@@ -425,8 +435,18 @@ class StreamLog:
         return self._segments.offset_of(index + 1) if index >= self.first_index else self._floor.offset
 
     def index_at_time(self, timestamp: int) -> int | None:
-        """Index of the first entry with a record at or after `timestamp`."""
-        return self._segments.index_at_time(timestamp, self.start_offset)
+        """Index of the first entry from the log start on with a record at or after `timestamp`."""
+        if self.start_offset >= self.next_offset:
+            return None
+        index = self._segments.index_at_time(timestamp, self._segments.index_of_offset(self.start_offset))
+        while index is not None and not self._reaches(index, timestamp):
+            index = self._segments.index_at_time(timestamp, index + 1)
+        return index
+
+    def _reaches(self, index: int, timestamp: int) -> bool:
+        """Whether the entry itself does; its row may only say that one before it did, before the log start."""
+        entry = self.entries(index, index, 1)[0]
+        return entry.kind is EntryKind.DATA and read_facts(entry.data)[3] >= timestamp
 
     def configurations(self) -> list[tuple[int, bytes]]:
         """(index, content) of the membership in force before the log, and of every membership entry in it."""

@@ -35,8 +35,9 @@ class _Worker:
     def _run(self) -> None:
         try:
             while True:
+                stopping = self._stopping  # before the work: what is handed in ahead of `stop` is still done
                 held_up = self._work()
-                if self._stopping:
+                if stopping:
                     return
                 self._woken.wait(FULL_DISK_RETRY_S if held_up else None)
                 self._woken.clear()
@@ -46,10 +47,13 @@ class _Worker:
 
 class StorageThreads:
     def __init__(self, store: Store, failed: Callable[[BaseException], None]) -> None:
+        """`failed` is called once, from a thread of ours, with the first failure: later ones only follow from it."""
         self._store = store
-        self._syncer = _Worker("tidelog-syncer", self._sync, failed)
-        self._writer = _Worker("tidelog-writer", self._write, failed)
-        self._housekeeper = _Worker("tidelog-housekeeper", self._keep_house, failed)
+        self._failed = failed
+        self._first_failure = threading.Lock()
+        self._syncer = _Worker("tidelog-syncer", self._sync, self._fail)
+        self._writer = _Worker("tidelog-writer", self._write, self._fail)
+        self._housekeeper = _Worker("tidelog-housekeeper", self._keep_house, self._fail)
         store.writer.wake = self._writer.wake
         store.housekeeper.wake = self._housekeeper.wake
         self._writer.wake()
@@ -60,6 +64,10 @@ class StorageThreads:
         self._writer.stop()
         self._syncer.stop()
         self._housekeeper.stop()
+
+    def _fail(self, error: BaseException) -> None:
+        if self._first_failure.acquire(blocking=False):
+            self._failed(error)
 
     def _write(self) -> bool:
         writer = self._store.writer

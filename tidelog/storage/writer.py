@@ -82,6 +82,7 @@ class WipeRows:
     segment: Segment
     first: int
     end: int
+    durable: Durable  # all that the truncation left: reports on it from before the truncation no longer count
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +93,7 @@ class DropSuffix:
     kept: Segment | None
     kept_length: int
     kept_index: bytes
+    durable: Durable
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +162,6 @@ class GroupCommitWriter:
         self._syncing = threading.Lock()  # held from taking written groups to reporting them
         self._written: deque[_Group] = deque()
         self._reports: deque[Completion] = deque()
-        self._failed: Exception | None = None
         self.queued_bytes = 0  # the loop's count: handed in and not yet reported back
         self.wake: Callable[[], None] = lambda: None
 
@@ -233,14 +234,15 @@ class GroupCommitWriter:
     @contextmanager
     def _fatal_errors(self) -> Generator[None]:
         """After a failure nothing is written, synced or reported any more."""
-        if self._failed is not None:
-            raise WriterFailedError(f"the writer has stopped: {self._failed}") from self._failed
+        failure = self._housekeeper.failure
+        if failure is not None:
+            raise WriterFailedError(f"the writer has stopped: {failure}") from failure
         try:
             yield
         except WriterFailedError:
             raise
         except Exception as error:  # whatever it was: operations that were taken are lost with it
-            self._failed = error
+            self._housekeeper.failure = error
             raise WriterFailedError(f"a write or sync failed, what the disk holds is unknown: {error}") from error
 
     def close(self) -> None:
@@ -316,7 +318,9 @@ class GroupCommitWriter:
         close = channel.held[-1]
         if not isinstance(close, Close):
             return 0
-        dropped, channel.held = channel.held, deque((close,))
+        dropped = list(channel.held)
+        channel.held.clear()
+        channel.held.append(close)
         return sum(operation.data_bytes for operation in dropped if isinstance(operation, Append))
 
     def _take_run(self, channel: _Channel, first: Append) -> list[Append]:
@@ -354,10 +358,12 @@ class GroupCommitWriter:
                 then()
             case Settle(segment, count, chain):
                 self._settle(channel, segment, count, chain)
-            case WipeRows(segment, first, end):
+            case WipeRows(segment, first, end, durable):
                 self._wipe_rows(channel, segment, first, end)
+                return durable
             case DropSuffix():
                 self._drop_suffix(channel, operation)
+                return operation.durable
             case SaveState(content, then, durable):
                 self._sync(channel)  # the state must not know more of the log than the disk does
                 replace_file(self._disk, os.path.join(channel.folder, STATE_NAME), content)

@@ -81,7 +81,10 @@ def read_header(batch: Buffer, position: int = 0) -> BatchHeader:
 
 def read_frame(batch: Buffer) -> tuple[int, int]:
     """(base offset, length) of a batch of which only the first twelve bytes need to be there."""
-    base_offset, length = _FRAME.unpack_from(batch)
+    try:
+        base_offset, length = _FRAME.unpack_from(batch)
+    except struct.error:
+        raise CorruptBatchError(f"a batch begins with {LENGTH_END} bytes, {len(batch)} are there") from None
     return base_offset, length
 
 
@@ -115,7 +118,7 @@ def check_batch(batch: Buffer, position: int = 0) -> BatchHeader:
         computed = crc32c(checked)
     if computed != header.crc:
         raise CorruptBatchError(f"checksum is {computed:08x}, the batch says {header.crc:08x}")
-    if header.record_count < 0 or header.last_offset_delta < -1:
+    if header.record_count < 0 or header.last_offset_delta < (-1 if header.attributes & ATTRIBUTE_CONTROL else 0):
         raise CorruptBatchError("negative record count or offset delta")
     return header
 
@@ -179,10 +182,14 @@ def read_records(batch: Buffer) -> list[Record]:
     try:
         for _ in range(header.record_count):
             size, position = _take_varint(data, position)
+            if size < 0 or position + size > len(data):
+                raise CorruptBatchError(f"a record claims {size} bytes, {len(data) - position} are there")
             records.append(_decode_record(data[position : position + size], header.base_timestamp))
             position += size
     except IndexError:
-        raise CorruptBatchError("a record ends behind its batch") from None
+        raise CorruptBatchError("a field ends behind its record") from None
+    except UnicodeDecodeError as error:
+        raise CorruptBatchError(f"a header's name is no UTF-8: {error}") from None
     return records
 
 

@@ -1,0 +1,166 @@
+"""The index's rows: lookup by index, offset, time and position, and the chain that ties each row to those before it."""
+
+import pytest
+
+from tidelog.storage.rows import (
+    ROW_BYTES,
+    Row,
+    chain_of,
+    pack_row,
+    row_at,
+    row_of_offset,
+    row_of_position,
+    row_of_timestamp,
+)
+from tidelog.storage.segment import NO_LINK, Identity, Segment, SegmentShape
+
+SHAPE = SegmentShape(1 << 16, 4096)
+OWN = 1
+
+
+def _segment(*entries: tuple[int, int, int], base_offset: int = 0) -> Segment:
+    """(records, timestamp, kind) an entry; each takes 100 bytes."""
+    segment = Segment(Identity(bytes(16), 0, 0, 1, base_offset, 0, 77, NO_LINK), SHAPE)
+    for records, timestamp, kind in entries:
+        segment.append(100, records, timestamp, 1, 0xC0FFEE, kind, 0)
+    return segment
+
+
+def _rows(segment: Segment) -> bytes:
+    assert segment.rows is not None
+    return bytes(segment.rows)
+
+
+DATA_ONLY = [(1, 5, 0), (3, 5, 0), (2, 5, 0)]
+OWN_FIRST = [(0, -1, OWN), (2, 5, 0), (1, 5, 0)]
+OWN_IN_A_ROW = [(1, 5, 0), (0, -1, OWN), (0, -1, OWN), (0, -1, OWN), (2, 5, 0)]
+OWN_LAST = [(2, 5, 0), (0, -1, OWN), (0, -1, OWN)]
+
+
+@pytest.mark.parametrize(
+    ("entries", "row_of_each_offset"),
+    [
+        (DATA_ONLY, [0, 1, 1, 1, 2, 2]),
+        (OWN_FIRST, [1, 1, 2]),
+        (OWN_IN_A_ROW, [0, 4, 4]),
+        (OWN_LAST, [0, 0]),
+    ],
+)
+def test_an_offset_is_found_in_the_entry_that_holds_it(
+    entries: list[tuple[int, int, int]], row_of_each_offset: list[int]
+) -> None:
+    segment = _segment(*entries)
+    rows = _rows(segment)
+    assert [row_of_offset(rows, segment.count, offset) for offset in range(segment.next_offset)] == row_of_each_offset
+
+
+@pytest.mark.parametrize(
+    ("timestamps", "wanted", "row"),
+    [
+        ([10, 20, 30], 10, 0),
+        ([10, 20, 30], 11, 1),
+        ([10, 20, 30], 30, 2),
+        ([10, 20, 30], 31, 3),  # none reaches
+        ([10, 30, 20, 40], 20, 1),  # time ran backwards: the first that reaches, not the nearest
+        ([10, 30, 20, 40], 31, 3),
+        ([30, 10, 20], 15, 0),
+        ([20, 20, 20], 20, 0),
+        ([10, 20, 30], -5, 0),
+    ],
+)
+def test_a_time_is_reached_first_by_the_entry_that_raised_the_maximum(
+    timestamps: list[int], wanted: int, row: int
+) -> None:
+    segment = _segment(*[(1, timestamp, 0) for timestamp in timestamps])
+    assert row_of_timestamp(_rows(segment), segment.count, wanted) == row
+
+
+def test_an_entry_of_our_own_never_reaches_a_time() -> None:
+    segment = _segment((0, -1, OWN), (1, 7, 0), (0, -1, OWN), (1, 9, 0))
+    rows = _rows(segment)
+    assert [row_of_timestamp(rows, 4, time) for time in (0, 7, 8, 9, 10)] == [1, 1, 3, 3, 4]
+
+
+@pytest.mark.parametrize(("position", "row"), [(0, 0), (99, 0), (100, 1), (299, 2), (300, 2), (9999, 2)])
+def test_a_position_belongs_to_the_last_row_that_begins_at_or_before_it(position: int, row: int) -> None:
+    segment = _segment(*DATA_ONLY)
+    assert row_of_position(_rows(segment), segment.count, position) == row
+
+
+def test_an_empty_segment_has_no_row_for_anything() -> None:
+    assert row_of_offset(b"", 0, 0) == -1
+    assert row_of_timestamp(b"", 0, 0) == 0
+    assert row_of_position(b"", 0, 0) == -1
+
+
+def test_a_row_keeps_what_was_packed_into_it() -> None:
+    packed, chain = pack_row(1, 0xFFFFFFFF, 0xFFFFFFFE, -1, 0x7FFFFFFF, 0xFFFFFFFD, 3, 0xFFFFFF)
+    assert len(packed) == ROW_BYTES
+    assert row_at(packed, 0) == Row(0xFFFFFFFF, 0xFFFFFFFE, -1, 0x7FFFFFFF, 0xFFFFFFFD, 3, 0xFFFFFF, chain)
+
+
+def test_the_chain_covers_every_bit_of_a_row_but_its_note_of_what_was_synced() -> None:
+    packed, chain = pack_row(99, 1, 2, 3, 4, 5, 1, 6)
+    noted = {25, 26, 27}  # `synced`: a note of what was durable, which a row made again does not have
+    for byte in range(ROW_BYTES):
+        for bit in range(8):
+            damaged = bytearray(packed)
+            damaged[byte] ^= 1 << bit
+            genuine = chain_of(99, damaged, 0) == row_at(damaged, 0).chain
+            assert genuine == (byte in noted), f"byte {byte}, bit {bit}"
+    assert chain_of(99, packed, 0) == chain
+
+
+def test_a_row_is_genuine_only_behind_the_rows_it_was_written_behind() -> None:
+    one, two = _segment(*DATA_ONLY), _segment((2, 5, 0), *DATA_ONLY[1:])
+    assert row_at(_rows(one), 2).chain != row_at(_rows(two), 2).chain
+
+
+def test_the_same_entries_in_another_use_of_a_file_have_another_chain() -> None:
+    def of_salt(salt: int) -> Segment:
+        segment = Segment(Identity(bytes(16), 0, 0, 1, 0, 0, salt, NO_LINK), SHAPE)
+        segment.append(100, 1, 5, 1, 7, 0, 0)
+        return segment
+
+    assert of_salt(1).chain != of_salt(2).chain
+
+
+def test_a_cut_segment_is_the_segment_that_never_had_more() -> None:
+    entries = [(1, 5, 0), (0, -1, OWN), (3, 4, 0), (0, -1, OWN), (2, 9, 0)]
+    for count in range(len(entries) + 1):
+        cut, short = _segment(*entries), _segment(*entries[:count])
+        cut.cut(_rows(cut), count)
+        for name in ("chain", "controls", "count", "length", "newest_timestamp", "next_offset", "rows", "term_starts"):
+            assert getattr(cut, name) == getattr(short, name), f"{name} after a cut to {count}"
+
+
+def test_a_cut_forgets_the_terms_that_began_behind_it() -> None:
+    segment = _segment()
+    for term in (1, 1, 2, 5):
+        segment.append(100, 1, 5, term, 7, 0, 0)
+    assert segment.term_starts == [(1, 1, 0), (2, 3, 2), (5, 4, 3)]
+    segment.cut(_rows(segment), 2)
+    assert segment.term_starts == [(1, 1, 0)]
+    assert segment.last_term == 1
+
+
+def test_a_segment_is_full_when_data_rows_or_offsets_run_out() -> None:
+    segment = _segment()
+    assert segment.has_room(1 << 16)
+    assert not segment.has_room((1 << 16) + 1)
+    for _ in range(128):
+        assert segment.has_room(1)
+        segment.append(1, 1, 5, 1, 7, 0, 0)
+    assert not segment.has_room(1)  # 128 rows fill 4096 bytes
+
+    vast = _segment()
+    for _ in range(2):
+        assert vast.has_room(100)
+        vast.append(100, 1 << 31, 5, 1, 7, 0, 0)
+    assert not vast.has_room(100)  # the next one's offset is 2^32 behind the segment's
+
+
+@pytest.mark.parametrize("parts", [(0, 4096), (4096, 0), (4095, 4096), (4096, 5000), (1 << 32, 4096), (4096, 1 << 29)])
+def test_a_shape_that_the_rows_cannot_describe_is_refused(parts: tuple[int, int]) -> None:
+    with pytest.raises(ValueError, match="multiple of 4096"):
+        SegmentShape(*parts)

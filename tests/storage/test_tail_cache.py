@@ -1,0 +1,177 @@
+"""The tail cache: a budget of bytes over all streams, and never a byte less than what is not yet durable."""
+
+import dataclasses
+import random
+
+from tests.storage.world import TINY, EntryKind, batch, new_disk, open_store, rest, sized_batch, write
+from tidelog.raft.log import Entry
+from tidelog.storage import FileRange
+from tidelog.storage.tail_cache import Tail, TailCache
+
+
+def _entry(index: int, size: int = 100) -> Entry:
+    return Entry(index, 1, EntryKind.DATA, bytes(size))
+
+
+def _held(tail: Tail) -> list[int]:
+    return [entry.index for entry in tail.entries_from(tail.first_index, tail.next_index - 1)]
+
+
+def test_entries_that_became_durable_first_go_first_over_all_streams() -> None:
+    cache = TailCache(500)
+    one, two = Tail(1), Tail(1)
+    for index in (1, 2, 3):
+        cache.append(one, _entry(index))
+        cache.append(two, _entry(index))
+    cache.durable(two, 2)
+    assert cache.bytes == 500
+    assert (_held(one), _held(two)) == ([1, 2, 3], [2, 3])
+    cache.append(one, _entry(4))
+    cache.append(one, _entry(5))
+    cache.durable(one, 2)
+    assert (_held(one), _held(two)) == ([2, 3, 4, 5], [3])
+    assert cache.bytes == 500
+
+
+def test_what_is_not_durable_is_never_let_go_whatever_the_budget_says() -> None:
+    cache = TailCache(1)
+    tail = Tail(1)
+    for index in range(1, 11):
+        cache.append(tail, _entry(index))
+    cache.durable(tail, 4)
+    assert _held(tail) == [5, 6, 7, 8, 9, 10]
+    assert cache.bytes == 600
+
+
+def test_a_stream_that_is_held_up_does_not_keep_the_others_entries_in_memory() -> None:
+    """Its disk is full, say: its first entry stays the oldest of all for a long time."""
+    cache = TailCache(1000)
+    stuck, busy = Tail(1), Tail(1)
+    cache.append(stuck, _entry(1))
+    for index in range(1, 500):
+        cache.append(busy, _entry(index))
+        cache.durable(busy, index)
+        assert cache.bytes <= 1000
+    assert _held(stuck) == [1]
+
+
+def test_a_truncated_entry_s_bytes_are_given_back_and_its_successor_counts_anew() -> None:
+    cache = TailCache(10_000)
+    tail = Tail(1)
+    for index in range(1, 6):
+        cache.append(tail, _entry(index))
+    cache.durable(tail, 5)
+    cache.cut_from(tail, 3)
+    assert (cache.bytes, _held(tail)) == (200, [1, 2])
+    for index in (3, 4):
+        cache.append(tail, _entry(index, 50))
+    assert (cache.bytes, _held(tail)) == (300, [1, 2, 3, 4])
+
+
+def test_what_stands_in_a_durable_entry_s_place_after_a_truncation_is_not_durable() -> None:
+    cache = TailCache(1)
+    tail, other = Tail(1), Tail(1)
+    cache.append(other, _entry(1))
+    cache.append(tail, _entry(1))
+    cache.append(tail, _entry(2))
+    cache.durable(tail, 2)
+    cache.cut_from(tail, 2)
+    cache.append(tail, _entry(2))
+    cache.durable(other, 1)
+    assert _held(tail) == [2]
+    cache.durable(tail, 2)
+    assert cache.bytes == 0
+
+
+def test_a_truncation_below_what_is_cached_empties_the_tail_and_it_goes_on_there() -> None:
+    cache = TailCache(200)
+    tail = Tail(1)
+    for index in range(1, 9):
+        cache.append(tail, _entry(index))
+    cache.durable(tail, 8)
+    assert _held(tail) == [7, 8]
+    cache.cut_from(tail, 3)
+    assert (cache.bytes, tail.first_index, _held(tail)) == (0, 3, [])
+    cache.append(tail, _entry(3))
+    assert _held(tail) == [3]
+
+
+def test_a_range_that_ends_before_it_begins_is_empty() -> None:
+    tail = Tail(101)
+    for index in range(101, 201):
+        tail.append(_entry(index))
+    for last in (0, 1, 50, 99, 100):
+        assert list(tail.entries_from(101, last)) == []
+        assert list(tail.entries_from(150, last)) == []
+    assert [entry.index for entry in tail.entries_from(150, 152)] == [150, 151, 152]
+
+
+def test_the_accounts_hold_through_anything() -> None:
+    for seed in range(30):
+        rng = random.Random(seed)
+        cache = TailCache(2000)
+        tails = [Tail(rng.randrange(1, 50)) for _ in range(4)]
+        durable = {id(tail): tail.first_index - 1 for tail in tails}
+        for _ in range(400):
+            tail = rng.choice(tails)
+            match rng.randrange(6):
+                case 0 | 1 | 2:
+                    cache.append(tail, _entry(tail.next_index, rng.randrange(300)))
+                case 3 | 4:
+                    index = rng.randint(durable[id(tail)], tail.next_index - 1)
+                    durable[id(tail)] = index
+                    cache.durable(tail, index)
+                    undurable = sum(
+                        len(e.data)
+                        for t in tails
+                        for e in t.entries_from(t.first_index, t.next_index)
+                        if e.index > durable[id(t)]
+                    )
+                    assert cache.bytes <= max(2000, undurable)
+                case _ if tail.next_index - 1 > 0:
+                    index = rng.randint(max(1, tail.next_index - 5), tail.next_index)
+                    cache.cut_from(tail, index)
+                    durable[id(tail)] = min(durable[id(tail)], index - 1)
+                case _:
+                    pass
+            entries = [entry for each in tails for entry in each.entries_from(each.first_index, each.next_index)]
+            assert cache.bytes == sum(len(entry.data) for entry in entries)
+            for each in tails:
+                assert each.first_index <= durable[id(each)] + 1
+
+
+def test_the_budget_holds_for_many_streams_of_a_store() -> None:
+    settings = dataclasses.replace(TINY, tail_cache_bytes=20_000)
+    store = open_store(new_disk(), settings)
+    logs = [store.create_stream(stream, b"") for stream in range(30)]
+    cache = store._around.cache  # pyright: ignore[reportPrivateUsage]
+    for round_number in range(6):
+        for log in logs:
+            log.append_new(1, EntryKind.DATA, [sized_batch(500)])
+        write(store)
+        assert cache.bytes <= 20_000, f"round {round_number}"
+    store.delete_stream(0)
+    logs[1].truncate_from(3)
+    rest(store)
+    held = sum(len(entry.data) for log in logs[1:] for entry in log._tail.entries_from(log._tail.first_index, 99))  # pyright: ignore[reportPrivateUsage]
+    assert cache.bytes == held
+
+
+def test_the_newest_entries_are_served_from_memory_and_older_ones_from_files() -> None:
+    settings = dataclasses.replace(TINY, tail_cache_bytes=1500)
+    store = open_store(new_disk(), settings)
+    log = store.create_stream(1, b"")
+    for _ in range(6):
+        log.append_new(1, EntryKind.DATA, [sized_batch(500)])
+        write(store)
+    kinds = [isinstance(log.read(offset, 6, 1)[0], FileRange) for offset in range(6)]
+    assert kinds == [True, True, True, False, False, False]
+
+
+def test_a_batch_is_served_with_the_memory_that_it_arrived_in() -> None:
+    store = open_store(new_disk(), dataclasses.replace(TINY, tail_cache_bytes=10_000))
+    log = store.create_stream(1, b"")
+    arrived = batch(b"not copied")
+    log.append_new(1, EntryKind.DATA, [arrived])
+    write(store)
+    assert log.read(0, 1, 100)[0] is arrived
