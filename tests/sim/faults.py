@@ -5,7 +5,7 @@ deletes its log) only after its removal is committed, and never returns to it: a
 vote again under the same name.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from random import Random
 
 from tidelog.raft import Action, Change, Configuration
@@ -71,7 +71,7 @@ class Faults:
                 self.start_later(node)
 
     def start_later(self, node: SimNode) -> None:
-        delay = int(self._rng.expovariate(1.0) * 300 * MILLISECOND)
+        delay = int(self._rng.expovariate(1.0) * self._rng.choice((50, 300, 1000)) * MILLISECOND)
         self._scheduler.after(delay, lambda: self._start(node), node, "starts")
 
     def _start(self, node: SimNode) -> None:
@@ -98,8 +98,7 @@ class Faults:
     def slow_disk(self) -> None:
         for node in self._pick_alive():
             node.slowness = self._rng.choice((10, 100, 1000))
-            until = self._rng.randint(0, 2 * SECOND)
-            self._scheduler.after(until, lambda node=node: self._quicken(node), node, "has a quick disk again")
+            self._soon(0, 2000, lambda node=node: self._quicken(node), node, "has a quick disk again")
 
     def _quicken(self, node: SimNode) -> None:
         node.slowness = 1
@@ -108,7 +107,7 @@ class Faults:
 
     def isolate(self) -> None:
         for node in self._pick_alive():
-            self._network.isolate(node.number, self._nodes.keys() - {node.number})
+            self._isolate(node)
 
     def split(self) -> None:
         numbers = list(self._nodes)
@@ -120,22 +119,6 @@ class Faults:
         source, target = self._rng.sample(list(self._nodes), 2)
         self._network.cut(source, target)
 
-    def depose(self) -> None:
-        """Cut a leader off for long enough that others elect another; what it goes on to append is for nothing."""
-        leader = self._client.leader(self._pick_group())
-        if leader is not None:
-            self._network.isolate(leader.number, self._nodes.keys() - {leader.number})
-            delay = self._rng.randint(500, 1500) * MILLISECOND
-            self._scheduler.after(delay, self._rng.choice((self.heal, self.restore)), "the network heals")
-
-    def restore(self) -> None:
-        """The network heals just when the leader dies: those who come back stand for election with what they have."""
-        self.heal()
-        leader = self._client.leader(self._pick_group())
-        if leader is not None:
-            leader.cut_power()
-            self.start_later(leader)
-
     def heal(self) -> None:
         self._network.heal()
 
@@ -145,8 +128,65 @@ class Faults:
     def clock_jump(self) -> None:
         """Far enough to be noticed: less than half an election timeout at once would be a drift that leases exclude."""
         for node in self._pick_alive():
-            noticed = self._mix.raft.election_timeout_ms * MILLISECOND
-            node.clock.jump(self._rng.choice((noticed, 3 * noticed, 3600 * SECOND)))
+            node.clock.jump(self._noticed_jump())
+
+    def _noticed_jump(self) -> int:
+        noticed = self._mix.raft.election_timeout_ms * MILLISECOND
+        return self._rng.choice((noticed, 3 * noticed, 3600 * SECOND))
+
+    # ---- schemes: several faults that together attack one rule
+
+    def depose(self) -> None:
+        """Cut a leader off until others have elected another: what it goes on to append is for nothing.
+
+        Sometimes the network heals just when the new leader dies: then the old one's useless entries stand for election.
+        """
+        leader = self._client.leader(self._pick_group())
+        if leader is not None:
+            self._isolate(leader)
+            self._soon(500, 1500, self._rng.choice((self.heal, self._heal_and_kill_leader)), "the network heals")
+
+    def _heal_and_kill_leader(self) -> None:
+        self.heal()
+        leader = self._client.leader(self._pick_group())
+        if leader is not None:
+            leader.cut_power()
+            self.start_later(leader)
+
+    def usurp(self) -> None:
+        """A leader hands over and hears no more: it must not take its old lease for a licence to answer reads."""
+        group = self._pick_group()
+        leader = self._client.leader(group)
+        if leader is not None:
+            leader.transfer(group, self._rng.choice(list(self._nodes)))
+            for number in self._nodes.keys() - {leader.number}:
+                self._network.cut(number, leader.number)
+            self._soon(100, 800, self.heal, "the network heals")
+
+    def leap(self) -> None:
+        """A leader is cut off, and to all others it seems that much time has passed: yet its lease must hold."""
+        leader = self._client.leader(self._pick_group())
+        if leader is not None:
+            self._isolate(leader)
+            for node in self._nodes.values():
+                if node is not leader:
+                    node.clock.jump(self._noticed_jump())
+            self._soon(300, 1000, self.heal, "the network heals")
+
+    def forget(self) -> None:
+        """One follower hears nothing of the leader, another one forgets what it promised it: yet its lease must hold."""
+        leader = self._client.leader(self._pick_group())
+        alive = [node for node in self._nodes.values() if node.alive and node is not leader]
+        if leader is not None and len(alive) > 1:
+            deaf, forgetful = self._rng.sample(alive, 2)
+            self._network.isolate(deaf.number, [leader.number])
+            self._soon(300, 900, lambda: self._restart(forgetful), forgetful, "restarts")
+            self._soon(1000, 1500, self.heal, "the network heals")
+
+    def _restart(self, node: SimNode) -> None:
+        if node.alive:
+            node.kill()
+            node.start()
 
     # ---- administration
 
@@ -207,15 +247,29 @@ class Faults:
         if strangers:
             choices.append([Change(Action.ADD_LEARNER, rng.choice(strangers))])
             choices.append([Change(Action.ADD_VOTER, rng.choice(strangers)), Change(Action.REMOVE, rng.choice(voters))])
-        if learners:
-            choices.append([Change(Action.ADD_VOTER, rng.choice(learners))])
-            choices.append([Change(Action.ADD_VOTER, rng.choice(learners))])
-            choices.append([Change(Action.REMOVE, rng.choice(learners))])
+        if learners:  # an exchange of several at once is what joint configurations are for
+            incoming = rng.sample(learners, rng.randint(1, len(learners)))
+            outgoing = rng.sample(voters, rng.randint(0, len(voters) - 1))
+            exchange = [Change(Action.ADD_VOTER, node) for node in incoming]
+            exchange += [Change(rng.choice((Action.REMOVE, Action.ADD_LEARNER)), node) for node in outgoing]
+            choices += [exchange, exchange, [Change(Action.REMOVE, rng.choice(learners))]]
         if len(voters) > 1:
             choices.append([Change(rng.choice((Action.REMOVE, Action.ADD_LEARNER)), rng.choice(voters))])
         return rng.choice(choices) if choices else []
 
     # ---- choosing
+
+    def _soon(self, least_ms: int, most_ms: int, action: Callable[[], None], *what: object) -> None:
+        """Let something follow, unless the storm is over by then."""
+
+        def follow() -> None:
+            if self.striking:
+                action()
+
+        self._scheduler.after(self._rng.randint(least_ms, most_ms) * MILLISECOND, follow, *what)
+
+    def _isolate(self, node: SimNode) -> None:
+        self._network.isolate(node.number, self._nodes.keys() - {node.number})
 
     def _first_configuration(self) -> Configuration:
         return Configuration.of(range(1, self._mix.voters + 1))

@@ -195,7 +195,7 @@ class SimNode:
 
     def _disk_failed(self, error: Exception) -> None:
         if self.disk.sync_has_failed:
-            self.disk.crash()  # what its disk holds is unknown, so whoever starts it again makes sure first
+            self._rng.choice((self.disk.crash, self.disk.kill))()
             self._die("stops after a failed sync")
         elif isinstance(error, OSError) and error.errno == errno.ENOSPC:
             self.disk.kill()

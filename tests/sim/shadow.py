@@ -44,6 +44,7 @@ class Shadow:
         self.start_offset = 0
         self.configurations: list[tuple[int, bytes]] = []  # in the log and before it; empty: not known
         self.in_force: Configuration | None = None  # as it was found in force last
+        self._newest: tuple[int, bytes] | None = None  # of the configurations then
         self._disk = disk
         self._folder = folder
         self._terms = [0]
@@ -135,11 +136,11 @@ class Shadow:
 
     def has_in_force(self, configuration: Configuration) -> None:
         """The newest configuration in the log is in force, committed or not."""
-        if self.configurations and configuration is not self.in_force:
-            index, newest = self.configurations[-1]
-            if configuration.encode() != newest:
-                raise Violation("the newest configuration is in force", f"{self}: {configuration}, not that of {index}")
-        self.in_force = configuration
+        newest = self.configurations[-1] if self.configurations else None
+        changed = configuration is not self.in_force or newest is not self._newest
+        if newest is not None and changed and configuration.encode() != newest[1]:
+            raise Violation("the newest configuration is in force", f"{self}: {configuration}, not entry {newest[0]}")
+        self.in_force, self._newest = configuration, newest
 
     # ---- a new life
 

@@ -1,4 +1,4 @@
-"""Power cuts and kills at random: what was reported durable is there, what comes back was written, and in that order."""
+"""Power cuts and kills at random: what was reported is there, what comes back was written, and in that order."""
 
 import random
 from contextlib import suppress

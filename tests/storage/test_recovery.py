@@ -59,7 +59,11 @@ def _active(disk: SimDisk) -> str:
 
 
 def _recovered(disk: SimDisk) -> State:
-    log = reopened(disk).streams[STREAM]
+    return _recovered_stream(disk, STREAM)
+
+
+def _recovered_stream(disk: SimDisk, stream: int) -> State:
+    log = reopened(disk).streams[stream]
     assert log.durable_index == log.last_index
     read_all(log)
     return state_of(log)
@@ -229,6 +233,27 @@ def test_stale_batches_of_another_stream_in_a_recycled_file() -> None:
         crafted[number * 512 : (number + 1) * 512] = fake
     overwrite(disk, spare, 0, crafted[: TINY.segment_bytes])
     assert state_of(reopened(disk).streams[2]) == expected
+
+
+def test_rows_and_batches_of_another_use_of_the_file_do_not_come_back_even_behind_the_very_same_entry() -> None:
+    """A file that was recycled whole, with a twin's rows in it: only the salt tells its chain from this use's."""
+    disk = new_disk(direct=False)
+    store = open_store(disk)
+    twin, log = store.create_stream(1, b""), store.create_stream(2, b"")
+    for each in (twin, log):
+        each.append_new(1, EntryKind.DATA, [sized_batch(5000, b"a")])
+    twin.append_new(1, EntryKind.DATA, [sized_batch(5000, b"b"), sized_batch(500, b"c"), sized_batch(500, b"d")])
+    rest(store)
+    contents = {path: read_path(disk, path) for stream in (1, 2) for path in files_of(disk, stream, ACTIVE_SUFFIX)}
+    [twin_file] = [content for content in contents.values() if b"d" * 400 in content]
+    [spare] = [path for path in files_of(disk, 2, ACTIVE_SUFFIX) if not any(contents[path][TRAILER_AT:])]
+    overwrite(disk, spare, 0, twin_file[:TRAILER_AT])
+    log = (store := reopened(disk)).streams[2]
+    log.append_new(1, EntryKind.DATA, [sized_batch(5000, b"b")])
+    rest(store)
+    assert b"d" * 400 in read_path(disk, spare)
+    assert any(read_path(disk, spare)[TRAILER_AT:]), "the spare is in use"
+    assert _recovered_stream(disk, 2).last_index == 2
 
 
 def test_an_unsynced_group_in_a_recycled_file_is_lost_whole_or_in_part_but_never_replaced_by_old_bytes() -> None:

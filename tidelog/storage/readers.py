@@ -106,11 +106,14 @@ class SegmentReaders:
         self._alive: weakref.WeakValueDictionary[Segment, SegmentReader] = weakref.WeakValueDictionary()
 
     def reader(self, folder: str, segment: Segment) -> SegmentReader:
+        reader = self._recent.get(segment)
+        if reader is not None:
+            self._recent.move_to_end(segment)
+            return reader
         reader = self._alive.get(segment)
         if reader is None:
             reader = self._alive[segment] = SegmentReader(self._disk, folder, segment)
         self._recent[segment] = reader
-        self._recent.move_to_end(segment)
         if len(self._recent) > self._readers_max:
             self._recent.popitem(last=False)
         return reader

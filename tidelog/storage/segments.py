@@ -64,10 +64,13 @@ class Segments:
         segment = self.of_index(index)
         return segment.base_offset + offset_delta_at(self.rows(segment), index - segment.first_index)
 
-    def index_of_offset(self, offset: int) -> int:
-        """Index of the entry that holds `offset`, which must lie in the log."""
+    def locate(self, offset: int) -> tuple[Segment, int]:
+        """The segment, and its row, of the entry that holds `offset`, which must lie in the log."""
         segment = self._segments[bisect_right(self._segments, offset, key=_base_offset) - 1]
-        number = row_of_offset(self.rows(segment), segment.count, offset - segment.base_offset)
+        return segment, row_of_offset(self.rows(segment), segment.count, offset - segment.identity.base_offset)
+
+    def index_of_offset(self, offset: int) -> int:
+        segment, number = self.locate(offset)
         return segment.first_index + number
 
     def index_at_time(self, timestamp: int, first: int) -> int | None:
@@ -88,12 +91,11 @@ class Segments:
             if first <= segment.first_index + number <= last
         ]
 
-    def file_ranges(self, index: int, last: int, bytes_max: int) -> list[FileRange]:
-        """Where the record batches of entries index..last lie, in one segment; see StreamLog.read for the bounds."""
-        segment = self.of_index(index)
-        rows = self.rows(segment)
+    def file_ranges(self, segment: Segment, number: int, last: int, bytes_max: int) -> list[FileRange]:
+        """Where the record batches lie from row `number` on, up to index `last`; see StreamLog.read for the bounds."""
         reader = self._readers.reader(self._folder, segment)
-        number, last_number = index - segment.first_index, min(last, segment.last_index) - segment.first_index
+        rows = reader.rows()
+        last_number = min(last, segment.last_index) - segment.first_index
         ranges: list[FileRange] = []
         for first, end in _runs_between(segment.controls, number, last_number):
             position = position_at(rows, first)

@@ -205,7 +205,7 @@ class StreamLog:
         if entry.term != self._terms.last_term:
             self._terms.add(entry.term, entry.index, self.next_offset)
         durable_rows = self.durable_index - segment.identity.first_index + 1
-        synced = durable_rows if durable_rows > 0 else 0
+        synced = max(0, durable_rows)
         row = segment.append(size, last_offset_delta + 1, timestamp, entry.term, crc, entry.kind, synced)
         self._run_data.append(batch)
         self._run_rows.append(row)
@@ -471,11 +471,12 @@ class StreamLog:
             raise ValueError(f"offset {offset} is not between {self.start_offset} and {self.next_offset}")
         if offset == self.next_offset:
             return []
-        index = self._segments.index_of_offset(offset)
+        segment, number = self._segments.locate(offset)
+        index = segment.first_index + number
         last = min(committed_index, self.last_index)
         if self._tail.holds(index):
             return _data_within(self._tail.entries_from(index, last), bytes_max)
-        return self._segments.file_ranges(index, min(last, self._tail.first_index - 1), bytes_max)
+        return self._segments.file_ranges(segment, number, min(last, self._tail.first_index - 1), bytes_max)
 
     @property
     def newest_timestamp(self) -> int:
