@@ -44,7 +44,7 @@ class Client:
     def act(self) -> None:
         """One request, somewhere; or, now and then, a pause in which groups may fall asleep."""
         if self._rng.random() < 0.02:
-            self._quiet_until = self._scheduler.now + self._rng.randint(0, SECOND)
+            self.rest(self._rng.randint(0, SECOND))
         if self._scheduler.now < self._quiet_until:
             return
         group = self._rng.choice(self._groups)
@@ -55,6 +55,10 @@ class Client:
             self.read(node, group)
         else:
             self.write(node, group)
+
+    def rest(self, duration: int) -> None:
+        """Ask nothing for a while."""
+        self._quiet_until = self._scheduler.now + duration
 
     def acknowledged(self, group: int) -> int:
         return self._acknowledged[group]
@@ -148,6 +152,6 @@ class Client:
         return b"group %d value %d;" % (group, self.tally.proposed)
 
     def _batch(self, value: bytes) -> bytearray:
-        padding = bytes(self._rng.choice((0, 10, 100, 700)))
+        padding = bytes(self._rng.choice((0, 10, 100, 700, 2500)))
         records = [Record(value + padding)] + [Record(b"more")] * self._rng.choice((0, 0, 1, 4))
         return build_batch(records)

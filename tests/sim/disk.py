@@ -43,6 +43,7 @@ class SimDisk:
     def __init__(self, rng: Random, *, space_bytes: int | None = None, direct: bool = True) -> None:
         self.space_bytes = space_bytes  # None: never full. May change at any time, also to less than is in use.
         self.used_bytes = 0
+        self.slowness = 1  # a factor on what its work takes; time itself is not the disk's business
         self.down = False
         self.sync_has_failed = False  # in this life
         self._rng = rng
@@ -74,6 +75,7 @@ class SimDisk:
         self.disarm()
 
     def restart(self) -> None:
+        self.slowness = 1  # a factor on what its work takes; time itself is not the disk's business
         self.down = False
         self.sync_has_failed = False
 

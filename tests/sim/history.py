@@ -6,12 +6,15 @@ leaders     who led each term
 votes       whom each node voted for in each term
 """
 
+import struct
 from bisect import bisect_right
 from collections.abc import Set
 from dataclasses import dataclass
 
 from tidelog.raft import Configuration, Entry, EntryKind
 from tidelog.wire.batch import read_header
+
+LOG_START = struct.Struct(">q")  # content of such an entry: the offset. Consensus and storage leave it to their owner
 
 
 class Violation(Exception):
@@ -46,6 +49,7 @@ class History:
         self.commit_terms: list[int] = [0]  # in whose term each one was committed
         self.data_indexes: list[int] = []  # of the committed entries with records
         self.data_offsets: list[int] = []  # and where they begin
+        self.log_start = 0  # the highest committed one
         self.leaders: dict[int, int] = {}
         self.votes: dict[tuple[int, int], int] = {}
 
@@ -116,6 +120,8 @@ class History:
         if made.kind is EntryKind.DATA:
             self.data_indexes.append(index)
             self.data_offsets.append(read_header(made.data).base_offset)
+        elif made.kind is EntryKind.LOG_START:
+            self.log_start = max(self.log_start, *LOG_START.unpack(made.data))
         return True
 
     def configurations(self) -> list[bytes]:

@@ -24,7 +24,6 @@ from tidelog.raft import (
     Envelope,
     Group,
     HeartbeatResponse,
-    Message,
     Role,
     VoteRequest,
     VoteResponse,
@@ -138,14 +137,11 @@ class Invariants:
         for message in envelope.messages:
             if isinstance(message, VoteRequest | VoteResponse) and message.pre:
                 continue  # binds nobody, and speaks of a term to come
-            durable = store.vote(message.group)
             match message:
                 case VoteRequest():
-                    self.history(message.group).voted(message.source, message.term, message.source)
-                    self._check_said(message, durable.term == message.term and durable.vote == message.source)
+                    self._voted(message, message.source, store)
                 case VoteResponse(granted=True):
-                    self.history(message.group).voted(message.source, message.term, message.destination)
-                    self._check_said(message, durable.term == message.term and durable.vote == message.destination)
+                    self._voted(message, message.destination, store)
                 case AppendResponse() | HeartbeatResponse():
                     shadow = self.shadow(message.source, message.group)
                     if message.match > shadow.durable:
@@ -154,10 +150,14 @@ class Invariants:
                             f"{shadow} acknowledges {message.match}, {shadow.durable} is durable",
                         )
                 case _:
-                    self._check_said(message, message.term <= durable.term)
+                    pass
+            if message.term > store.vote(message.group).term:
+                raise Violation("terms are durable before they are spoken of", f"{message}")
 
-    def _check_said(self, message: Message, durable: bool) -> None:
-        check(durable, "terms and votes are durable before they are spoken of", f"{message}")
+    def _voted(self, message: VoteRequest | VoteResponse, candidate: int, store: Store) -> None:
+        self.history(message.group).voted(message.source, message.term, candidate)
+        if store.vote(message.group) != (message.term, candidate):
+            raise Violation("votes are durable before they are given", f"{message}")
 
     # ---- what clients see
 

@@ -17,7 +17,7 @@ KIB = 1024
 ROUGH = Weather(slow=0.05, drop=0.02, duplicate=0.02)
 STORMY = Weather(slow=0.2, drop=0.1, duplicate=0.05)
 
-# The faults of each kind of seed with their weights; see `faults` for what they do.
+# The faults of each kind of seed with their weights; see `faults`, `schemes` and `members` for what they do.
 KINDS: dict[str, dict[str, int]] = {
     "calm": {"transfer": 1, "trim": 1},
     "crashes": {"power_cut": 4, "kill": 4, "die_in_write": 8, "all_die": 1},
@@ -25,13 +25,14 @@ KINDS: dict[str, dict[str, int]] = {
     "members": {"change_members": 16, "leave": 2, "power_cut": 1, "depose": 4, "transfer": 1},
     "full disks": {"disk_full": 6, "disk_freed": 2, "die_in_write": 1, "trim": 2, "power_cut": 1},
     "bad disks": {"sync_failure": 4, "die_in_write": 3, "slow_disk": 2},
-    "clocks": {"clock_jump": 4, "leap": 4, "forget": 4, "depose": 2, "slow_disk": 2},
+    "clocks": {"clock_jump": 4, "leap": 4, "tempt": 4, "depose": 2, "slow_disk": 2},
     "transfers": {"transfer": 6, "usurp": 4, "power_cut": 1, "weather": 1, "one_way_cut": 1, "heal": 2},
-    "trimming": {"trim": 8, "die_in_write": 2, "kill": 1, "depose": 4, "isolate": 2, "heal": 1, "change_members": 2},
+    "trimming": {"trim": 4, "outrun": 6, "die_in_write": 2, "kill": 1, "depose": 2, "change_members": 2},
     "everything": {
         "power_cut": 2, "kill": 2, "die_in_write": 3, "all_die": 1, "depose": 4, "isolate": 1, "split": 1, "heal": 3,
         "one_way_cut": 2, "weather": 2, "change_members": 4, "leave": 1, "disk_full": 2, "disk_freed": 1,
-        "sync_failure": 1, "slow_disk": 1, "clock_jump": 2, "leap": 1, "forget": 1, "usurp": 1, "transfer": 2, "trim": 3,
+        "sync_failure": 1, "slow_disk": 1, "clock_jump": 2, "leap": 1, "tempt": 1, "usurp": 1, "transfer": 2,
+        "trim": 2, "outrun": 1,
     },
 }  # fmt: skip
 

@@ -1,13 +1,11 @@
 """One simulated node: the real `Host` over the real `Store`, on a simulated disk and clock.
 
-A node has one life after another; between them it is down, and only its disk remains. Every event of a life ends with
-a turn of the node's loop: poll the host, do what it wants. The work of storage's threads is made of events of their
-own: one writes, one syncs, one tidies up, and the loop hears of it in yet another. So death may come between any two of
-these, and in the middle of each (`SimDisk.crash_after`, `kill_after`).
+A node has one life after another; between them it is down, and only its disk remains. What happens on its loop (a
+message, a request, a timer, a report of its disk) ends with a turn: poll the host, check the invariants, do what the
+host wants. Storage's threads are events of their own (`threads`).
 """
 
 import errno
-import struct
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from random import Random
@@ -27,23 +25,19 @@ from tidelog.raft import (
     Refusal,
 )
 from tidelog.storage import Store, StoredVote, StreamLog, SyncFailedError, WriterFailedError
-from tidelog.storage.threads import WRITTEN_GROUPS_MAX
 
 from .clock import Clock
 from .disk import SimDisk, SimulatedCrash
-from .history import Violation
+from .history import LOG_START, Violation
 from .invariants import Invariants
 from .mix import Mix
 from .network import Network
 from .observed_log import ObservedLog
 from .scheduler import MILLISECOND, Event, Scheduler
+from .threads import SimThreads
 
 DIRECTORY = "data"
-DISK_DELAY = MILLISECOND // 3  # mean time of a write, of a sync, and until the loop hears of it
-HOUSE_DELAY = 5 * MILLISECOND
-FULL_DISK_RETRY = 50 * MILLISECOND
-
-_LOG_START = struct.Struct(">q")
+REPORT_DELAY = MILLISECOND // 3  # mean time until the loop hears what storage's threads have done
 
 
 Answered = Callable[[Answer | Refusal], None]
@@ -65,7 +59,6 @@ class SimNode:
         self.disk = SimDisk(rng, direct=mix.direct)
         self.clock = Clock(rng, scheduler.now, mix.drift_max)
         self.life = 0
-        self.slowness = 1  # factor on the disk's delays
         self.groups: dict[int, Configuration] = {}  # that it should carry, with the configuration each began with
         self._mix = mix
         self._scheduler = scheduler
@@ -78,7 +71,7 @@ class SimNode:
         self._requests: dict[tuple[int, int], Answered] = {}  # by group and ticket
         self._applied: dict[int, int] = {}
         self._wake_up: Event | None = None
-        self._writing = self._syncing = self._reporting = self._keeping_house = False
+        self._reporting = False
         invariants.add_node(number, self.disk, DIRECTORY)
 
     def __str__(self) -> str:
@@ -111,6 +104,11 @@ class SimNode:
     def log(self, group: int) -> StreamLog:
         return self.store.streams[group]
 
+    def high_watermark(self, group: int) -> int:
+        """A log start is committed when it is set; after a restart it may be all that is known."""
+        log = self.log(group)
+        return max(log.start_offset, log.offset_after(self.host.group(group).commit))
+
     # ---- life and death
 
     def start(self) -> None:
@@ -118,24 +116,19 @@ class SimNode:
         assert not self.alive
         self.life += 1
         self.disk.restart()
-        self._writing = self._syncing = self._reporting = self._keeping_house = False
-        self._event(self._boot)
+        self._reporting = False
+        self._loop_event(self._boot)
 
     def _boot(self) -> None:
         self._store = store = Store(self.disk, DIRECTORY, self._mix.storage, self._rng)
         self._host = Host(self.number, self.life, self._mix.raft, self._rng, self.now_ms)
         store.on_report = self._report_later
-        store.writer.wake = self._write_later
-        store.housekeeper.wake = self._keep_house_later
         for group in list(store.streams):
             if group not in self.groups:
                 store.delete_stream(group)  # it left the group, and died before that was done
         for group, configuration in self.groups.items():
             self._carry(store.streams.get(group) or store.create_stream(group, configuration.encode()))
-        if store.writer.has_work:
-            self._write_later()
-        if len(store.housekeeper):
-            self._keep_house_later()
+        self._threads = SimThreads(store, self.disk, self._rng, self._later)
 
     def _carry(self, log: StreamLog) -> None:
         self._invariants.recovered(self.number, log)
@@ -149,12 +142,12 @@ class SimNode:
         """Carry one more group, with an empty log that begins under `configuration`."""
         self.groups[group] = configuration
         if self.alive and group not in self.store.streams:
-            self._event(lambda: self._carry(self.store.create_stream(group, configuration.encode())))
+            self._loop_event(lambda: self._carry(self.store.create_stream(group, configuration.encode())))
 
     def leave(self, group: int) -> None:
         """Carry a group no longer, and delete its log."""
         del self.groups[group]
-        self._event(lambda: self._delete(group))
+        self._loop_event(lambda: self._delete(group))
 
     def _delete(self, group: int) -> None:
         for answer in self.host.remove(group, self.now_ms).answers:
@@ -184,14 +177,22 @@ class SimNode:
     # ---- events
 
     def _event(self, action: Callable[[], object]) -> None:
-        """Let something happen to the node, then let its loop turn."""
+        """Let something happen to the node."""
         try:
             action()
-            self._turn()
         except SimulatedCrash:
             self._die("dies in the middle of a write")
         except (WriterFailedError, SyncFailedError, OSError) as error:
             self._disk_failed(error)
+
+    def _loop_event(self, action: Callable[[], object]) -> None:
+        """Let something happen on the node's loop, which then turns."""
+
+        def act_and_turn() -> None:
+            action()
+            self._turn()
+
+        self._event(act_and_turn)
 
     def _disk_failed(self, error: Exception) -> None:
         if self.disk.sync_has_failed:
@@ -215,7 +216,7 @@ class SimNode:
 
     def receive(self, envelope: Envelope) -> None:
         if self.alive:
-            self._event(lambda: self.host.receive(envelope, self.now_ms))
+            self._loop_event(lambda: self.host.receive(envelope, self.now_ms))
 
     # ---- requests; each is answered once, unless the node dies first
 
@@ -225,7 +226,7 @@ class SimNode:
         self._request(group, lambda: self.host.propose(group, kind, data, deadline_ms, self.now_ms), answered)
 
     def move_log_start(self, group: int, offset: int, deadline_ms: int, answered: Answered) -> None:
-        self.propose(group, EntryKind.LOG_START, [_LOG_START.pack(offset)], deadline_ms, answered)
+        self.propose(group, EntryKind.LOG_START, [LOG_START.pack(offset)], deadline_ms, answered)
 
     def read(self, group: int, deadline_ms: int, answered: Answered) -> None:
         self._request(group, lambda: self.host.read(group, deadline_ms, self.now_ms), answered)
@@ -234,10 +235,10 @@ class SimNode:
         self._request(group, lambda: self.host.change_membership(group, changes, deadline_ms, self.now_ms), answered)
 
     def campaign(self, group: int) -> None:
-        self._event(lambda: self.host.campaign(group, self.now_ms))
+        self._loop_event(lambda: self.host.campaign(group, self.now_ms))
 
     def transfer(self, group: int, target: int) -> None:
-        self._event(lambda: self.host.transfer_leadership(group, target, self.now_ms))
+        self._loop_event(lambda: self.host.transfer_leadership(group, target, self.now_ms))
 
     def _request(self, group: int, ask: Callable[[], int | Refusal], answered: Answered) -> None:
         def request() -> None:
@@ -247,7 +248,7 @@ class SimNode:
             else:
                 self._requests[group, ticket] = answered
 
-        self._event(request)
+        self._loop_event(request)
 
     def _answered(self, group: int, answer: Answer) -> None:
         answered = self._requests.pop((group, answer.ticket), None)
@@ -281,7 +282,7 @@ class SimNode:
         log = self.log(group)
         for entry in log.own_entries(max(self._applied[group] + 1, log.first_index), commit):
             if entry.kind is EntryKind.LOG_START:
-                log.trim(_LOG_START.unpack(entry.data)[0], commit)
+                log.trim(LOG_START.unpack(entry.data)[0], commit)
         self._applied[group] = commit
 
     def _set_wake_up(self) -> None:
@@ -299,42 +300,14 @@ class SimNode:
 
     def _woken(self) -> None:
         self._wake_up = None
+        self._turn()
 
-    # ---- the work of storage's threads
-
-    def _disk_delay(self, mean: int) -> int:
-        return int(self._rng.expovariate(1.0) * mean * self.slowness)
-
-    def _write_later(self, delay: int = DISK_DELAY) -> None:
-        if not self._writing:
-            self._writing = True
-            self._later(self._disk_delay(delay), self._write, "writes")
-
-    def _write(self) -> None:
-        self._writing = False
-        writer = self.store.writer
-        if writer.written_groups >= WRITTEN_GROUPS_MAX:
-            self.store.run_sync()
-        self.store.run_write()
-        self._sync_later()
-        if writer.has_work:
-            self._write_later()
-        elif writer.has_held_work:
-            self._write_later(FULL_DISK_RETRY)
-
-    def _sync_later(self) -> None:
-        if not self._syncing and self.store.writer.written_groups:
-            self._syncing = True
-            self._later(self._disk_delay(DISK_DELAY), self._sync, "syncs")
-
-    def _sync(self) -> None:
-        self._syncing = False
-        self.store.run_sync()
+    # ---- what storage's threads have done
 
     def _report_later(self) -> None:
         if not self._reporting:
             self._reporting = True
-            self._later(self._disk_delay(DISK_DELAY), self._report, "hears from its disk")
+            self._later(self._threads.delay(REPORT_DELAY), self._report, "hears from its disk")
 
     def _report(self) -> None:
         self._reporting = False
@@ -344,17 +317,8 @@ class SimNode:
         for log in delivered.logs:
             self._invariants.wrote(self.number, log)
             self.host.written(log.stream, self.now_ms)
-
-    def _keep_house_later(self, delay: int = HOUSE_DELAY) -> None:
-        if not self._keeping_house:
-            self._keeping_house = True
-            self._later(self._disk_delay(delay), self._keep_house, "keeps house")
-
-    def _keep_house(self) -> None:
-        self._keeping_house = False
-        done = self.store.run_housekeeping()
-        if len(self.store.housekeeper):
-            self._keep_house_later(HOUSE_DELAY if done else FULL_DISK_RETRY)
+        if delivered.votes or delivered.logs:
+            self._turn()
 
 
 def _as_bytes(envelope: Envelope) -> Envelope:

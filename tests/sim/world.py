@@ -19,6 +19,7 @@ from .mix import mix_of
 from .network import CALM, Network
 from .node import SimNode
 from .scheduler import MILLISECOND, SECOND, Scheduler
+from .stage import Stage
 from .trace import describe_event
 
 PATIENCE = 20 * SECOND  # for a healthy cluster to elect, write and agree
@@ -54,11 +55,10 @@ class World:
         self._nodes = {number: self._make_node(number, seed) for number in range(1, mix.nodes + 1)}
         self._groups = range(1, mix.groups + 1)
         self._client = Client(self._nodes, self._groups, self._scheduler, self._invariants, Random(f"{seed} client"))
-        self._faults = Faults(
-            mix, self._nodes, self._scheduler, self._network, self._client, self._invariants, Random(f"{seed} faults")
-        )
         self.story.clients = self._client.tally
-        self._stormy = True
+        rng = Random(f"{seed} faults")
+        self._stage = Stage(mix, self._nodes, self._scheduler, self._network, self._client, self._invariants, rng)
+        self._faults = Faults(self._stage)
 
     def _make_node(self, number: int, seed: int) -> SimNode:
         rng = Random(f"{seed} node {number}")
@@ -71,7 +71,7 @@ class World:
     def run(self) -> None:
         self._begin()
         self._run_until(lambda: self._scheduler.now >= self.mix.storm, self.mix.storm + SECOND, "the storm ends")
-        self._stormy = self._faults.striking = False
+        self._stage.stormy = False
         self._calm()
         self._reckon()
 
@@ -95,11 +95,10 @@ class World:
         """Let something happen again and again while the storm lasts."""
 
         def happen() -> None:
-            if self._stormy:
-                action()
-                self._plan(interval, action, what)
+            action()
+            self._plan(interval, action, what)
 
-        self._scheduler.after(int(self._rng.expovariate(1.0) * interval), happen, what)
+        self._stage.later(int(self._rng.expovariate(1.0) * interval), happen, what)
 
     def _strike(self) -> None:
         name = self._faults.strike()
@@ -113,7 +112,7 @@ class World:
     def _node_died(self, node: SimNode, why: str) -> None:
         self.story.deaths += 1
         self._say(f"{node} {why}")
-        self._faults.start_later(node)
+        self._stage.start_later(node)
 
     # ---- the calm
 
@@ -122,7 +121,7 @@ class World:
         self._network.heal()
         self._network.weather = CALM
         for node in self._nodes.values():
-            node.slowness = 1
+            node.disk.slowness = 1
             node.disk.space_bytes = None
             node.disk.disarm()
         self._agree_on_a_new_write()
@@ -192,7 +191,7 @@ class World:
         """Every member of every group serves all that is committed, from its log start to its end."""
         for group in self._groups:
             leader = self._client.leader(group)
-            assert leader is not None
+            assert leader is not None, "they have just agreed"
             for number in leader.host.group(group).configuration.members:
                 self._check_served(self._nodes[number], group)
 
@@ -201,6 +200,7 @@ class World:
         history = self._invariants.history(group)
         check(commit == history.commit_index, "all replicas agree", f"{node} at {commit} of {history.commit_index}")
         offset = log.start_offset
+        check(offset == history.log_start, "all replicas agree", f"{node} of group {group} begins at {offset}")
         while offset < history.high_watermark:
             offset = self._invariants.check_content(group, commit, log, offset)
         check(offset == log.next_offset, "all replicas agree", f"{node} of group {group} ends at {log.next_offset}")

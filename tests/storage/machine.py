@@ -154,8 +154,7 @@ class Machine:
     def _deliver(self) -> None:
         delivered = self.store.deliver()
         for _, vote in delivered.votes:
-            assert vote == self.vote_pending[-1]
-            self.vote, self.vote_pending = vote, []
+            self.vote, self.vote_pending = vote, self.vote_pending[self.vote_pending.index(vote) + 1 :]
         if delivered.logs and self.log.durable_index >= self.log.first_index - 1:
             durable = self.states[-1].prefix(self.log.durable_index - self.states[-1].floor)
             newest = max(number for number, state in enumerate(self.states) if state.agrees_with(durable))

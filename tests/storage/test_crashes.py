@@ -15,8 +15,11 @@ def _random_steps(machine: Machine, rng: random.Random, count: int) -> None:
     for _ in range(count):
         log = machine.log
         match rng.choices(
-            ["append", "append_many", "own", "write", "house", "truncate", "trim", "vote", "settle", "take_over"],
-            [30, 10, 5, 25, 15, 6, 6, 4, 4, 1],
+            [
+                *("append", "append_many", "own", "write", "write_only", "house"),
+                *("truncate", "trim", "vote", "settle", "take_over"),
+            ],
+            [30, 10, 5, 20, 10, 15, 6, 6, 4, 4, 1],
         )[0]:
             case "append":
                 machine.append(rng.choice([10, 100, 700, 2500]))
@@ -26,6 +29,8 @@ def _random_steps(machine: Machine, rng: random.Random, count: int) -> None:
                 machine.append(rng.randrange(30), kind=rng.choice([EntryKind.NOOP, EntryKind.CONFIGURATION]))
             case "write":
                 machine.write()
+            case "write_only":
+                machine.store.run_write()  # and the next group may come before its sync
             case "house":
                 machine.keep_house()
             case "truncate" if log.last_index > machine.committed_index:

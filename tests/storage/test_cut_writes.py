@@ -29,6 +29,7 @@ from tests.storage.world import (
     settled,
     sized_batch,
     state_of,
+    write,
 )
 from tidelog.storage import Store, StreamLog
 from tidelog.storage.rows import ROW_BYTES
@@ -46,9 +47,9 @@ class _Recording(RecordingDisk):
         self.batch_ends: list[int] = []
 
 
-def _boundaries(write: Write, batch_ends: Sequence[int]) -> list[int]:
+def _boundaries(done: Write, batch_ends: Sequence[int]) -> list[int]:
     """Lengths to cut the write to: the boundaries in it, and a byte either side of each."""
-    _, position, data = write
+    _, position, data = done
     end = position + len(data)
     at = {position, end}
     at.update(range(position - position % SECTOR, end, SECTOR))
@@ -64,11 +65,11 @@ def _boundaries(write: Write, batch_ends: Sequence[int]) -> list[int]:
 
 def _cut_in_every_way(writes: Sequence[Write], batch_ends: Sequence[int]) -> Iterator[list[Write]]:
     """Each write cut at each of its boundaries, with the others before or behind it done, all done, or none."""
-    for number, write in enumerate(writes):
-        path, position, data = write
+    for number, cut in enumerate(writes):
+        path, position, data = cut
         others = [list(writes[:number]), list(writes[number + 1 :]), [*writes[:number], *writes[number + 1 :]], []]
         distinct = [list(group) for group, _ in itertools.groupby(sorted(others))]
-        for length in _boundaries(write, batch_ends):
+        for length in _boundaries(cut, batch_ends):
             for done in distinct:
                 yield [*done, (path, position, data[:length])]
 
@@ -137,25 +138,70 @@ def test_a_group_cut_anywhere_over_stale_bytes_of_the_same_shape_leaves_a_prefix
     assert _check_every_cut(disk, recording, log, before, after) > 100
 
 
-def test_the_first_group_of_a_new_segment_cut_anywhere_leaves_a_prefix() -> None:
-    """The header is one of the writes then, and the file may be new, sparse or prepared."""
-    for prepared in (True, False):
-        disk = new_disk()
-        recording = _Recording(disk)
-        store = open_store(recording)
-        log = store.create_stream(5, b"")
-        log.append_new(1, EntryKind.DATA, [sized_batch(5000, b"A")])
-        if prepared:
-            rest(store)
-        else:
-            store.run_writer()
-            store.deliver()
-        old = set(files_of(disk, 5))
-        before, after = _group(recording, disk, store, log, (6000, 300))
-        recording.batch_ends = [0, 6000, 6300]
-        new = [path for path, _, _ in recording.writes]
-        assert set(new) == {files_of(disk, 5, ".active")[-1]}
-        if not prepared:
-            recording.before[new[0]] = bytes(TINY.shape.file_bytes)
-        assert prepared == (new[0] in old)
-        assert _check_every_cut(disk, recording, log, before, after) > 100
+@pytest.mark.parametrize("prepared", [True, False])
+def test_the_first_group_of_a_new_segment_cut_anywhere_leaves_a_prefix(prepared: bool) -> None:
+    """The header is one of the writes then, in a file that was prepared or is new and sparse."""
+    disk = new_disk()
+    recording = _Recording(disk)
+    store = open_store(recording)
+    log = store.create_stream(5, b"")
+    log.append_new(1, EntryKind.DATA, [sized_batch(7000, b"A")])
+    (rest if prepared else write)(store)
+    old = set(files_of(disk, 5))
+    before, after = _group(recording, disk, store, log, (1500, 300))
+    recording.batch_ends = [0, 1500, 1800]
+    new = [path for path, _, _ in recording.writes]
+    assert set(new) == {files_of(disk, 5, ".active")[-1]}
+    if not prepared:
+        recording.before[new[0]] = bytes(TINY.shape.file_bytes)
+    assert prepared == (new[0] in old)
+    assert _check_every_cut(disk, recording, log, before, after) > 100
+
+
+def _groups_between_syncs(recording: RecordingDisk) -> list[list[Write]]:
+    """The recorded writes: those of one list could be done in any order, all of a list before those of the next."""
+    groups: list[list[Write]] = [[]]
+    writes = iter(recording.writes)
+    for what, _ in recording.operations:
+        if what == "write":
+            groups[-1].append(next(writes))
+        elif what == "sync" and groups[-1]:
+            groups.append([])
+    return groups
+
+
+@pytest.mark.parametrize("at_rest", [True, False])
+def test_a_truncation_cut_anywhere_leaves_the_old_log_or_the_new_one_and_never_looks_like_damage(at_rest: bool) -> None:
+    """The mark must be gone before the rows that it vouches for, and they before their batches are overwritten."""
+    disk = new_disk()
+    recording = _Recording(disk)
+    store = open_store(recording)
+    log = store.create_stream(5, b"")
+    for number in range(8):
+        log.append_new(1, EntryKind.DATA, [sized_batch(100, bytes([65 + number]))])
+        write(store)
+    (settled if at_rest else rest)(store)
+    old = state_of(log)
+    path = files_of(disk, 5, ".active")[-1]
+    content = bytearray(read_path(disk, path))
+    recording.clear()
+    log.truncate_from(4)
+    log.append_new(2, EntryKind.DATA, [sized_batch(90, b"x"), sized_batch(230, b"y")])
+    new = state_of(log)
+    write(store)
+    groups = _groups_between_syncs(recording)
+    assert sum(map(len, groups)) == 4
+    for group in groups:
+        for replayed in _cut_in_every_way(group, [300, 390, 620]):
+            killed(disk)
+            replace(disk, path, content)
+            for _, position, data in replayed:
+                overwrite(disk, path, position, data)
+            found = state_of(open_store(disk).streams[5])
+            if found.entries[-1].term == 1:
+                assert found == old.prefix(len(found.entries))
+                assert len(found.entries) >= 3
+            else:
+                assert found == new.prefix(len(found.entries))
+        for _, position, data in group:
+            content[position : position + len(data)] = data

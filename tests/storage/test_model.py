@@ -337,7 +337,7 @@ class StoreMachine(RuleBasedStateMachine):
 
 
 class TestStoreAgainstModel(StoreMachine.TestCase):
-    settings = settings(max_examples=20, stateful_step_count=40)
+    settings = settings(max_examples=30, stateful_step_count=40)
 
 
 @pytest.mark.slow

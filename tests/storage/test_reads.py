@@ -166,6 +166,27 @@ def test_own_entries_are_found_by_index() -> None:
             assert [_plain(e) for e in found] == [_plain(e) for e in own if first <= e.index <= last], where
 
 
+def test_membership_entries_go_with_a_truncation_and_the_last_one_below_the_log_start_stays() -> None:
+    disk = new_disk()
+    store = open_store(disk)
+    log = store.create_stream(5, b"first")
+    for members in (b"second", b"third", b"fourth"):
+        log.append_new(1, EntryKind.CONFIGURATION, [members])
+        log.append_new(1, EntryKind.DATA, [sized_batch(5000)])
+        rest(store)
+    log.truncate_from(5)
+    assert log.configurations() == [(0, b"first"), (1, b"second"), (3, b"third")]
+    log.truncate_from(3)
+    log.append_new(2, EntryKind.DATA, [sized_batch(5000), sized_batch(5000)])
+    rest(store)
+    log.trim(2, log.last_index)
+    rest(store)
+    assert log.first_index == 4
+    for each in (log, reopened(disk).streams[5]):
+        assert each.configurations() == [(1, b"second")]
+        assert each.takeover_context()[16:] == b"second"
+
+
 def test_a_time_is_found_behind_the_log_start_only() -> None:
     """The largest timestamp lies before the log start: what it says of later entries is not true of them."""
     for settings in (TINY, CACHED):

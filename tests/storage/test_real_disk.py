@@ -142,9 +142,11 @@ def test_ranges_are_served_from_the_file_and_outlive_its_segment(tmp_path: Path)
     store.close()
 
 
-def _open_segments() -> int:
+def _open_segments(folder: Path) -> int:
+    """Closed segments below `folder` that this process has open."""
     links = [f"/proc/self/fd/{name}" for name in os.listdir("/proc/self/fd")]
-    return sum(os.readlink(link).endswith(".log") for link in links if os.path.lexists(link))
+    targets = [os.readlink(link) for link in links if os.path.lexists(link)]
+    return sum(target.startswith(str(folder)) and target.endswith(".log") for target in targets)
 
 
 def test_open_readers_are_bounded(tmp_path: Path) -> None:
@@ -158,14 +160,14 @@ def test_open_readers_are_bounded(tmp_path: Path) -> None:
     log = store.streams[1]
     for offset in [*range(9), *random.Random(1).choices(range(9), k=30)]:
         assert log.read(offset, log.last_index, 1 << 20)
-        assert _open_segments() <= TINY.readers_max
+        assert _open_segments(tmp_path) <= TINY.readers_max
     held = [log.read(offset, log.last_index, 1 << 20) for offset in range(8)]
-    assert _open_segments() == 8, "what is being read stays open beyond the bound"
+    assert _open_segments(tmp_path) == 8, "what is being read stays open beyond the bound"
     assert b"".join(map(chunk_bytes, held)) == b"".join(read_all(log))[: 8 * 5000]
     del held
-    assert _open_segments() <= TINY.readers_max
+    assert _open_segments(tmp_path) <= TINY.readers_max
     store.close()
-    assert _open_segments() == 0
+    assert _open_segments(tmp_path) == 0
 
 
 # ---- short writes and failing calls
@@ -256,6 +258,18 @@ def test_a_failed_sync_is_never_mistaken_for_a_full_disk(tmp_path: Path, monkeyp
     monkeypatch.setattr(os, "fsync", no_room)
     with pytest.raises(SyncFailedError, match=str(tmp_path)):
         RealDisk().sync_directory(str(tmp_path))
+    file.close()
+
+
+@pytest.mark.parametrize(("mode", "syncs"), [("fdatasync", True), ("range", True), ("none", False)])
+def test_a_sync_reaches_the_kernel(mode: SyncMode, syncs: bool) -> None:
+    """Which refuses it for a file that cannot be synced."""
+    file = RealDisk(mode).open_write("/dev/null")
+    if syncs:
+        with pytest.raises(SyncFailedError):
+            file.sync()
+    else:
+        file.sync()
     file.close()
 
 

@@ -459,6 +459,17 @@ def test_closed_segment_that_lost_its_end_is_refused() -> None:
     assert (refusal.value.path, refusal.value.position) == (path, len(content) - 1)
 
 
+def test_closed_segment_that_was_not_cut_yet_is_cut() -> None:
+    """The power failed between the renaming and the cutting: rows and trailer still stand behind the batches."""
+    disk = new_disk()
+    _, before = _closed_segments(disk)
+    path = files_of(disk, STREAM, LOG_SUFFIX)[1]
+    content = read_path(disk, path)
+    replace(disk, path, content + b"rows and trailer" * 100)
+    assert _recovered(disk) == before
+    assert read_path(disk, path) == content
+
+
 def test_damaged_membership_entry_of_a_closed_segment_is_refused_and_named() -> None:
     disk = new_disk()
     _closed_segments(disk)

@@ -20,6 +20,7 @@ from tests.storage.world import (
     new_disk,
     open_store,
     power_cut,
+    read_path,
     reopened,
     rest,
     sized_batch,
@@ -28,6 +29,8 @@ from tests.storage.world import (
 )
 from tidelog.storage import LogMismatchError, StorageError, Store, StoredVote, StreamLog, WriterFailedError
 from tidelog.storage.segment import ACTIVE_SUFFIX
+from tidelog.storage.writer import Append
+from tidelog.wire.batch import read_stamp, stamp
 
 VOTES = f"{DIRECTORY}/votes"
 
@@ -84,6 +87,19 @@ def test_appends_are_not_merged_over_a_truncation_between_them() -> None:
     rest(store)
     assert log.durable_index == 3
     assert state_of(reopened(disk).streams[1]) == expected
+
+
+def test_only_appends_that_touch_become_one_write() -> None:
+    disk, store, (log,) = _recorded()
+    segment = log._segments.last  # pyright: ignore[reportPrivateUsage]
+    for position, row in ((0, 0), (512, 1), (4096, 2), (4608, 5)):
+        store.writer.submit(1, Append(segment, position, [b"x" * 512], 512, 32 * row, [b"r" * 32], 0, 0))
+    store.run_writer()
+    content = read_path(disk, _active(1))
+    assert content[:1024] == content[4096:5120] == b"x" * 1024
+    assert content[1024:4096] == bytes(3072)
+    rows = content[TINY.segment_bytes :]
+    assert (rows[:96], rows[96:160], rows[160:192]) == (b"r" * 96, bytes(64), b"r" * 32)
 
 
 def test_a_stream_that_did_nothing_costs_no_write_and_no_sync() -> None:
@@ -247,6 +263,20 @@ def test_at_a_roll_the_old_segment_is_durable_before_the_new_one_s_header_is_wri
     assert order.index(("write", new)) > order.index(("sync", old))
 
 
+def test_at_a_roll_a_group_that_still_waits_for_its_sync_is_durable_first() -> None:
+    disk, store, (log,) = _recorded()
+    log.append_new(1, EntryKind.DATA, [sized_batch(5000)])
+    store.run_write()
+    assert ("sync", _active(1, 0)) not in disk.operations
+    log.append_new(1, EntryKind.DATA, [sized_batch(5000)])
+    store.run_write()
+    new = files_of(disk, 1, ACTIVE_SUFFIX)[-1]
+    assert disk.operations.index(("sync", _active(1, 0))) < disk.operations.index(("write", new))
+    store.run_sync()
+    store.deliver()
+    assert log.durable_index == 2
+
+
 def test_a_new_segment_s_name_is_durable_before_anything_in_it_is_reported() -> None:
     disk = new_disk()
     store = open_store(disk)
@@ -266,6 +296,26 @@ def test_a_segment_is_closed_only_when_it_is_complete_on_disk() -> None:
     closing_from = len(disk.operations)
     _keep_house(store)
     assert ("sync", _active(1, 0)) in disk.operations[:closing_from]
+
+
+def test_a_spare_file_s_name_is_durable_in_its_folder_before_it_is_used() -> None:
+    disk, store, (log,) = _recorded()
+    log.append_new(1, EntryKind.DATA, [sized_batch(5000)])
+    rest(store)
+    renamed = disk.operations.index(("rename", files_of(disk, 1, ACTIVE_SUFFIX)[-1]))
+    assert ("sync_directory", folder_of(1)) in disk.operations[renamed:]
+
+
+def test_the_segment_that_a_truncation_ends_in_is_cut_to_its_batches() -> None:
+    disk = new_disk()
+    store = open_store(disk)
+    log = store.create_stream(1, b"")
+    for _ in range(3):
+        log.append_new(1, EntryKind.DATA, [sized_batch(3000), sized_batch(3500)])
+        rest(store)
+    log.truncate_from(4)
+    rest(store)
+    assert [len(read_path(disk, path)) for path in files_of(disk, 1, ".log")] == [6500, 3000]
 
 
 # ---- bounds
@@ -478,10 +528,13 @@ def test_an_entry_that_does_not_follow_is_refused_whole() -> None:
     source = open_store(new_disk()).create_stream(1, b"")
     source.append_new(3, EntryKind.DATA, [batch(b"one"), batch(b"two", records=2), batch(b"three"), batch(b"four")])
     good, next_one = entries_of(source)[2:]
+    of_lower_term = bytearray(next_one.data)
+    stamp(of_lower_term, read_stamp(of_lower_term)[0], 2)
     for bad in (
         dataclasses.replace(next_one, index=9),
         dataclasses.replace(next_one, term=2),
         dataclasses.replace(next_one, data=bytes(next_one.data)[:-1]),
+        dataclasses.replace(next_one, term=2, data=of_lower_term),
     ):
         with pytest.raises(LogMismatchError):
             log.append_received([good, bad])

@@ -1,0 +1,73 @@
+"""Storage's threads as events: what `tidelog.storage.StorageThreads` does, one step at a time.
+
+A write, a sync and a task of the housekeeper are an event each, at random distances in time. So death may come between
+any two of them, and in the middle of each. What is not simulated: two threads at work in the very same moment.
+"""
+
+from collections.abc import Callable
+from random import Random
+
+from tidelog.storage import Store
+from tidelog.storage.threads import WRITTEN_GROUPS_MAX
+
+from .disk import SimDisk
+from .scheduler import MILLISECOND
+
+WRITE_DELAY = SYNC_DELAY = MILLISECOND // 3  # mean
+HOUSE_DELAY = 5 * MILLISECOND
+FULL_DISK_RETRY = 50 * MILLISECOND
+
+Later = Callable[[int, Callable[[], None], str], object]
+
+
+class SimThreads:
+    def __init__(self, store: Store, disk: SimDisk, rng: Random, later: Later) -> None:
+        """`later(delay, step, what)` lets a step happen after a while, if the node still lives then."""
+        self._store = store
+        self._disk = disk
+        self._rng = rng
+        self._later = later
+        self._writing = self._syncing = self._keeping_house = False
+        store.writer.wake = self._write_later
+        store.housekeeper.wake = self._keep_house_later
+        if store.writer.has_work:
+            self._write_later()
+        if len(store.housekeeper):
+            self._keep_house_later()
+
+    def delay(self, mean: int) -> int:
+        return int(self._rng.expovariate(1.0) * mean * self._disk.slowness)
+
+    def _write_later(self, delay: int = WRITE_DELAY) -> None:
+        if not self._writing:
+            self._writing = True
+            self._later(self.delay(delay), self._write, "writes")
+
+    def _write(self) -> None:
+        self._writing = False
+        writer = self._store.writer
+        if writer.written_groups >= WRITTEN_GROUPS_MAX:
+            self._store.run_sync()
+        self._store.run_write()
+        if writer.written_groups and not self._syncing:
+            self._syncing = True
+            self._later(self.delay(SYNC_DELAY), self._sync, "syncs")
+        if writer.has_work:
+            self._write_later()
+        elif writer.has_held_work:
+            self._write_later(FULL_DISK_RETRY)
+
+    def _sync(self) -> None:
+        self._syncing = False
+        self._store.run_sync()
+
+    def _keep_house_later(self, delay: int = HOUSE_DELAY) -> None:
+        if not self._keeping_house:
+            self._keeping_house = True
+            self._later(self.delay(delay), self._keep_house, "keeps house")
+
+    def _keep_house(self) -> None:
+        self._keeping_house = False
+        done = self._store.run_housekeeping()
+        if len(self._store.housekeeper):
+            self._keep_house_later(HOUSE_DELAY if done else FULL_DISK_RETRY)
