@@ -18,6 +18,7 @@ from tidelog.wire.batch import HEADER_BYTES, Record, build_batch
 KIB, MIB = 1 << 10, 1 << 20
 BATCH_BYTES = 64 * KIB
 IN_FLIGHT = 64  # batches handed in and not yet durable: what a busy stream has
+BATCHES_PER_APPEND = 8
 ROUND_BYTES = 256 * MIB
 RETAINED_BYTES = 256 * MIB
 ROUNDS = 7
@@ -48,7 +49,7 @@ class _Appender:
 
     def append(self, total_bytes: int) -> float:
         """Append until `total_bytes` are durable; returns seconds and leaves the sizes of the groups."""
-        log, store, batches = self.log, self.store, self.batches
+        log, store = self.log, self.store
         self.groups = []
         count = total_bytes // BATCH_BYTES
         first = log.last_index
@@ -56,7 +57,7 @@ class _Appender:
         while log.durable_index < first + count:
             last = min(first + count, log.durable_index + IN_FLIGHT)
             if last > log.last_index:
-                log.append_new(1, EntryKind.DATA, [batches[n % len(batches)] for n in range(log.last_index, last)])
+                self._append_upto(last)
             self._reported.wait()
             self._reported.clear()
             if self.failure is not None:
@@ -68,6 +69,13 @@ class _Appender:
             if log.next_offset - log.start_offset > 2 * self._retained:
                 log.trim(log.next_offset - self._retained, log.durable_index)
         return time.perf_counter() - begun
+
+    def _append_upto(self, last: int) -> None:
+        """Hand batches in as requests bring them: some at a time."""
+        log, batches = self.log, self.batches
+        while log.last_index < last:
+            numbers = range(log.last_index, min(last, log.last_index + BATCHES_PER_APPEND))
+            log.append_new(1, EntryKind.DATA, [batches[number % len(batches)] for number in numbers])
 
     def close(self) -> None:
         self._threads.stop()

@@ -121,6 +121,10 @@ class Invariants:
 
     def _check_offsets(self, shadow: Shadow, group: Group, log: StreamLog) -> None:
         start, end = log.start_offset, log.next_offset
+        seen = (group.commit, start, end)
+        if seen == shadow.offsets_seen:
+            return
+        shadow.offsets_seen = seen
         # A log start is committed when it is set, so after a restart it is what is known of the high watermark.
         high_watermark = max(start, log.offset_after(group.commit))
         if not shadow.start_offset <= start <= high_watermark <= end or high_watermark < shadow.high_watermark:

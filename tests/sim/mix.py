@@ -64,7 +64,7 @@ def mix_of(seed: int) -> Mix:
         nodes=nodes,
         voters=voters,
         groups=rng.choice((1, 1, 2, 3)),
-        storm=rng.randint(3, 6) * SECOND,
+        storm=rng.randint(2, 5) * SECOND,
         fault_interval=rng.choice((100, 200, 400)) * MILLISECOND,
         proposal_interval=rng.choice((10, 20, 40)) * MILLISECOND,
         weather=rng.choice((CALM, CALM, ROUGH, STORMY)),

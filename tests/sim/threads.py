@@ -14,7 +14,7 @@ from .disk import SimDisk
 from .scheduler import MILLISECOND
 
 WRITE_DELAY = SYNC_DELAY = MILLISECOND // 3  # mean
-HOUSE_DELAY = 5 * MILLISECOND
+HOUSE_DELAY = 2 * MILLISECOND
 FULL_DISK_RETRY = 50 * MILLISECOND
 
 Later = Callable[[int, Callable[[], None], str], object]
@@ -38,10 +38,10 @@ class SimThreads:
     def delay(self, mean: int) -> int:
         return int(self._rng.expovariate(1.0) * mean * self._disk.slowness)
 
-    def _write_later(self, delay: int = WRITE_DELAY) -> None:
+    def _write_later(self, pause: int = 0) -> None:
         if not self._writing:
             self._writing = True
-            self._later(self.delay(delay), self._write, "writes")
+            self._later(pause + self.delay(WRITE_DELAY), self._write, "writes")
 
     def _write(self) -> None:
         self._writing = False
@@ -61,13 +61,13 @@ class SimThreads:
         self._syncing = False
         self._store.run_sync()
 
-    def _keep_house_later(self, delay: int = HOUSE_DELAY) -> None:
+    def _keep_house_later(self, pause: int = 0) -> None:
         if not self._keeping_house:
             self._keeping_house = True
-            self._later(self.delay(delay), self._keep_house, "keeps house")
+            self._later(pause + self.delay(HOUSE_DELAY), self._keep_house, "keeps house")
 
     def _keep_house(self) -> None:
         self._keeping_house = False
         done = self._store.run_housekeeping()
         if len(self._store.housekeeper):
-            self._keep_house_later(HOUSE_DELAY if done else FULL_DISK_RETRY)
+            self._keep_house_later(0 if done else FULL_DISK_RETRY)

@@ -22,7 +22,7 @@ from tidelog.storage.pool import FilePool
 from tidelog.storage.readers import SegmentReader
 from tidelog.storage.segment import INDEX_SUFFIX, LOG_SUFFIX, SegmentShape
 from tidelog.storage.segment_file import Staging
-from tidelog.storage.small_file import replace_file
+from tidelog.storage.small_file import rename_into_place
 
 DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
 
@@ -99,10 +99,10 @@ def close_segment(
     """Turn an active file into a plain segment with its index. Every step can be repeated after a crash."""
     active = os.path.join(folder, active_name)
     log = os.path.join(folder, closed_name + LOG_SUFFIX)
-    replace_file(disk, os.path.join(folder, closed_name + INDEX_SUFFIX), index)
+    rename_into_place(disk, os.path.join(folder, closed_name + INDEX_SUFFIX), index)
     if disk.exists(active):
         disk.rename(active, log)
-        disk.sync_directory(folder)
+    disk.sync_directory(folder)
     cut_file(disk, log, length)
 
 

@@ -34,7 +34,6 @@ class FilePool:
             return False
         name = self._new_name()
         self._disk.rename(path, os.path.join(self._folder, name))
-        self._disk.sync_directory(self._folder)
         self._free.append(name)
         return True
 
@@ -50,7 +49,6 @@ class FilePool:
                 self._disk.remove(source)
             raise
         self._disk.rename(source, path)
-        self._disk.sync_directory(self._folder)
         self._disk.sync_directory(os.path.dirname(path))
 
     def clear(self) -> None:

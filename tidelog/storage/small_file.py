@@ -17,6 +17,12 @@ TEMPORARY = ".tmp"
 
 
 def replace_file(disk: Disk, path: str, content: Buffer) -> None:
+    rename_into_place(disk, path, content)
+    disk.sync_directory(os.path.dirname(path))
+
+
+def rename_into_place(disk: Disk, path: str, content: Buffer) -> None:
+    """As `replace_file`, but for the last step: the caller syncs the folder."""
     temporary = path + TEMPORARY
     file = disk.open_write(temporary)
     try:
@@ -26,7 +32,6 @@ def replace_file(disk: Disk, path: str, content: Buffer) -> None:
     finally:
         file.close()
     disk.rename(temporary, path)
-    disk.sync_directory(os.path.dirname(path))
 
 
 def read_file(disk: Disk, path: str) -> bytes:

@@ -33,6 +33,9 @@ from tidelog.storage.segment_file import SegmentFile, Staging, create_segment_fi
 from tidelog.storage.small_file import replace_file
 from tidelog.storage.stream_state import STATE_NAME
 
+# Of one stream in one group. A larger one is hardly cheaper, and while it is written nothing is reported.
+GROUP_BYTES_MAX = 2 << 20
+
 
 @dataclass(frozen=True, slots=True)
 class Durable:
@@ -155,6 +158,7 @@ class GroupCommitWriter:
         self._staging = Staging(staging_bytes)
         self._channels: dict[int, _Channel] = {}
         self._holding: dict[int, _Channel] = {}  # those with operations that a full disk keeps waiting
+        self._backlog: dict[int, _Channel] = {}  # those whose last group was large enough without the rest
         self._waiting: dict[int, list[Operation]] = {}
         self._waiting_votes: dict[int, StoredVote] = {}
         self._held_votes: dict[int, StoredVote] = {}  # those that a full disk keeps waiting
@@ -189,7 +193,7 @@ class GroupCommitWriter:
 
     @property
     def has_work(self) -> bool:
-        return bool(self._waiting or self._waiting_votes)
+        return bool(self._waiting or self._waiting_votes or self._backlog)
 
     @property
     def has_held_work(self) -> bool:
@@ -266,7 +270,8 @@ class GroupCommitWriter:
         self._held_votes = {}
 
     def _write_streams(self, waiting: dict[int, list[Operation]]) -> _Group:
-        busy = dict(self._holding)
+        busy = {**self._holding, **self._backlog}
+        self._backlog = {}
         for stream, operations in waiting.items():
             busy[stream] = self._channels[stream]
             busy[stream].held.extend(operations)
@@ -285,15 +290,15 @@ class GroupCommitWriter:
         )
 
     def _write_stream(self, channel: _Channel) -> tuple[Durable | None, bool | None, int]:
-        """Carry out the channel's operations until none is left or the disk is full."""
+        """Carry out the channel's operations until none is left, the group is large enough, or the disk is full."""
         durable: Durable | None = None
         data_bytes = self._drop_before_close(channel)
         was_full = channel.full
         try:
-            while channel.held:
+            while channel.held and data_bytes < GROUP_BYTES_MAX:
                 operation = channel.held[0]
                 if isinstance(operation, Append):
-                    run = self._take_run(channel, operation)
+                    run = self._take_run(channel, operation, GROUP_BYTES_MAX - data_bytes)
                     self._append(channel, run)
                     durable = Durable(run[-1].generation, run[-1].last_index)
                     data_bytes += sum(append.data_bytes for append in run)
@@ -311,6 +316,8 @@ class GroupCommitWriter:
         else:
             channel.full = False
             self._holding.pop(channel.stream, None)
+            if channel.held:
+                self._backlog[channel.stream] = channel
         return durable, channel.full if channel.full != was_full else None, data_bytes
 
     def _drop_before_close(self, channel: _Channel) -> int:
@@ -323,12 +330,14 @@ class GroupCommitWriter:
         channel.held.append(close)
         return sum(operation.data_bytes for operation in dropped if isinstance(operation, Append))
 
-    def _take_run(self, channel: _Channel, first: Append) -> list[Append]:
-        """The appends that follow each other in one segment: they become one write."""
+    def _take_run(self, channel: _Channel, first: Append, bytes_max: int) -> list[Append]:
+        """The appends that follow each other in one segment: they become one write, of `bytes_max` if it can be."""
         run = [first]
         position, rows_position = first.position + first.data_bytes, first.rows_position + len(first.rows) * ROW_BYTES
         for operation in islice(channel.held, 1, None):
             if not isinstance(operation, Append) or operation.segment is not first.segment:
+                break
+            if position - first.position + operation.data_bytes > bytes_max:
                 break
             if operation.position != position or operation.rows_position != rows_position:
                 break  # a truncation lies between them
