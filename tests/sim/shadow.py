@@ -42,7 +42,7 @@ class Shadow:
         self.commit = 0  # in this life
         self.high_watermark = 0  # in this life, as the next one
         self.start_offset = 0
-        self.offsets_seen: tuple[int, int, int] = (-1, 0, 0)  # commit, log start and log end when those two were last looked at
+        self.offsets_seen: tuple[int, int, int] = (-1, 0, 0)  # commit, log start and log end, when last looked at
         self.configurations: list[tuple[int, bytes]] = []  # in the log and before it; empty: not known
         self.in_force: Configuration | None = None  # as it was found in force last
         self._newest: tuple[int, bytes] | None = None  # of the configurations then
