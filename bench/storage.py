@@ -17,9 +17,10 @@ from tidelog.wire.batch import HEADER_BYTES, Record, build_batch
 
 KIB, MIB = 1 << 10, 1 << 20
 BATCH_BYTES = 64 * KIB
-IN_FLIGHT = 64  # batches handed in and not yet durable: what a busy stream has
-BATCHES_PER_APPEND = 8
-ROUND_BYTES = 64 * MIB  # one segment, short: disks of virtual machines are fast until their allowance is used up
+IN_FLIGHT = 160  # batches handed in and not yet durable: what a busy stream has
+BATCHES_PER_APPEND = 32
+ROUND_BYTES = 64 * MIB  # short turns: disks of virtual machines are fast until their allowance is used up
+READ_BYTES = 768 * MIB
 RETAINED_BYTES = 256 * MIB
 ROUNDS = 7
 APPEND_ROUNDS = 30
@@ -100,7 +101,7 @@ def _scratch() -> Iterator[str]:
 
 def appends() -> Line:
     with _scratch() as folder:
-        floor = FloorFile(os.path.join(folder, "floor"), 64 * MIB)
+        floor = FloorFile(os.path.join(folder, "floor"), StorageSettings().segment_bytes)
         appender = _Appender(os.path.join(folder, "data"))
         try:
             comparison = compare(
@@ -145,7 +146,7 @@ def _read_log(log: StreamLog, last_index: int, chunk_bytes: int) -> float:
 def reads() -> Line:
     with _scratch() as folder:
         directory = os.path.join(folder, "data")
-        _fill(directory, RETAINED_BYTES)
+        _fill(directory, READ_BYTES)
         files = _closed_segments(directory)
         last_index = sum(map(os.path.getsize, files)) // BATCH_BYTES
         store = Store(RealDisk(), directory, StorageSettings(), random.Random(1))

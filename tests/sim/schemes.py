@@ -61,7 +61,7 @@ class Schemes:
             self._end_after(300, 1000, stage.heal)
 
     def tempt(self) -> None:
-        """A follower that hears nothing of the leader asks for votes, and the leader hears of nobody any more.
+        """A follower that has not heard of the leader for long asks for votes just when the leader is cut off.
 
         The others promised it patience, and one may have died and forgotten. Until their promises end, its lease holds.
         """
@@ -74,8 +74,7 @@ class Schemes:
         stage.client.rest(700 * MILLISECOND)  # with a shorter log it would not get a vote anyway
 
         def tempted() -> None:
-            for node in others:
-                stage.network.cut(node.number, leader.number)
+            stage.isolate(leader)
             if forgetful.alive and stage.rng.random() < 0.5:
                 forgetful.kill()
                 forgetful.start()

@@ -12,6 +12,8 @@ from tidelog.raft import Configuration, Entry, EntryKind
 from .disk import SimDisk
 from .history import History, Violation, check, is_quorum
 
+NOTHING_SEEN = (-1, 0, 0)
+
 
 class RecoveredLog(Protocol):
     """What is looked at after a recovery; a part of `tidelog.raft.log.Log`."""
@@ -167,7 +169,7 @@ class Shadow:
         self.wrote(log.durable_index)  # it may have seen bytes that only a page cache holds
         self.commit = base
         self.high_watermark = self.start_offset = 0
-        self.offsets_seen = (-1, 0, 0)
+        self.offsets_seen = NOTHING_SEEN
         self.configurations = log.configurations()
         self.in_force = None
 

@@ -9,13 +9,13 @@ MIB = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class StorageSettings:
-    segment_bytes: int = 64 * MIB  # data of one segment; a batch must fit
-    rows_bytes: int = 2 * MIB  # its rows: 65,536 entries, so batches below 1 KiB roll it early
+    segment_bytes: int = 256 * MIB  # data of one segment; a batch must fit
+    rows_bytes: int = 4 * MIB  # its rows: 131,072 entries, so batches below 2 KiB roll it early
     staging_bytes: int = 4 * MIB  # largest single write
     tail_cache_bytes: int = 64 * MIB
     queue_bytes_max: int = 128 * MIB  # handed to the writer and not yet durable; above it logs accept nothing
     readers_max: int = 256  # open segment files
-    pool_files_max: int = 8  # files kept for reuse
+    pool_files_max: int = 4  # files kept for reuse
 
     def __post_init__(self) -> None:
         if self.staging_bytes <= 0 or self.staging_bytes % BLOCK_BYTES:

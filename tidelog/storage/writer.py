@@ -34,7 +34,7 @@ from tidelog.storage.small_file import replace_file
 from tidelog.storage.stream_state import STATE_NAME
 
 # Of one stream in one group. A larger one is hardly cheaper, and while it is written nothing is reported.
-GROUP_BYTES_MAX = 2 << 20
+GROUP_BYTES_MAX = 4 << 20
 
 
 @dataclass(frozen=True, slots=True)
