@@ -359,6 +359,42 @@ def test_follower_needing_a_compacted_entry(gap: int) -> None:
     assert world.log(3).stored == leader.stored
 
 
+def _earliest(world: World, node: int) -> int:
+    """The log start as a node serves it: what the committed log says, whatever the node itself has deleted."""
+    log, commit = world.log(node), world.group(node).commit
+    starts = [int(e.data) for e in log.stored if e.kind is EntryKind.LOG_START and e.index <= commit]
+    return max([log.first_index - 1, *starts])
+
+
+def test_earliest_after_deletion_on_one_node_only_then_fail_over() -> None:
+    """The leader moves the log start, deletes, answers a client, and dies before the others hear that it may be done.
+    Deletion by each node on its own would let the earliest offset fall back; the entry makes the next leader agree
+    before it serves."""
+    world = World([1, 2, 3])
+    world.elect(1)
+    for number in range(5):
+        world.propose(1, b"%d" % number)
+    world.settle()
+    ticket = world.group(1).propose(EntryKind.LOG_START, [b"4"], world.now_ms + 9_999, world.now_ms)
+    world.settle()
+    assert world.committed(1, ticket)
+    world.delete_before(1, 5)
+    earliest = _earliest(world, 1)
+    assert earliest == 4
+    assert [world.log(node).first_index for node in (2, 3)] == [1, 1]
+    assert {_earliest(world, node) for node in (2, 3)} == {0}, "the others have not heard of it yet"
+    world.crash(1)
+    while not any(world.group(node).role is Role.LEADER for node in (2, 3)):
+        world.run(100)
+    (leader,) = world.leaders
+    while not world.group(leader).ready:
+        world.run(10)
+    assert _earliest(world, leader) >= earliest
+    world.restart(1)
+    world.run(3_000)
+    assert {_earliest(world, node) for node in (1, 2, 3)} == {earliest}
+
+
 def test_all_nodes_killed_and_restarted() -> None:
     """Everything acknowledged is there, and nothing else is needed than the disks."""
     world = World([1, 2, 3, 4, 5])
