@@ -24,6 +24,7 @@ BATCHES = 2_000
 RECORDS_PER_BATCH = 16
 IN_FLIGHT_MAX = 64
 DEADLINE_MS = 10_000
+WAIT_S_MAX = 60.0  # for anything in the story; it takes a second or two
 RAFT = RaftSettings(heartbeat_ms=50, election_timeout_ms=300)
 STORAGE = StorageSettings(segment_bytes=8 << 20, rows_bytes=1 << 20)
 
@@ -32,6 +33,14 @@ Send = Callable[[Envelope], None]
 
 def _now_ms() -> int:
     return time.monotonic_ns() // 1_000_000
+
+
+async def _until(condition: Callable[[], bool], what: str) -> None:
+    give_up = time.monotonic() + WAIT_S_MAX
+    while not condition():
+        if time.monotonic() > give_up:
+            raise SystemExit(f"gave up after {WAIT_S_MAX:.0f} s: {what}")
+        await asyncio.sleep(0.005)
 
 
 class Node:
@@ -163,11 +172,8 @@ class Cluster:
             target.receive(envelope)
 
     async def leader(self) -> Node:
-        while True:
-            for node in self.nodes.values():
-                if node.leads:
-                    return node
-            await asyncio.sleep(0.005)
+        await _until(lambda: any(node.leads for node in self.nodes.values()), "no node leads")
+        return next(node for node in self.nodes.values() if node.leads)
 
     async def write(self, count: int, acknowledged: list[bytes]) -> None:
         """Write batches at the leader, a window of them at a time; those whose answer is lost are not counted."""
@@ -188,8 +194,10 @@ class Cluster:
     async def settle(self) -> None:
         """Wait until every node has committed all that the leader holds."""
         leader = await self.leader()
-        while any(node.committed_index < leader.log.last_index for node in self.nodes.values()):  # noqa: ASYNC110
-            await asyncio.sleep(0.005)
+        await _until(
+            lambda: all(node.committed_index >= leader.log.last_index for node in self.nodes.values()),
+            "the nodes do not catch up",
+        )
 
     def stop(self) -> None:
         for number in list(self.nodes):
@@ -211,8 +219,7 @@ async def _tell(directory: str, stay: bool) -> None:
             f"each synced on a majority before it was acknowledged: {len(acknowledged) / seconds:.0f} batches/s"
         )
         writing = asyncio.create_task(cluster.write(BATCHES, acknowledged))
-        while len(acknowledged) < BATCHES * 5 // 4:  # noqa: ASYNC110
-            await asyncio.sleep(0.005)
+        await _until(lambda: len(acknowledged) >= BATCHES * 5 // 4, "writes are not acknowledged")
         killed, begun = leader.number, time.monotonic()
         cluster.kill(killed)
         leader = await cluster.leader()

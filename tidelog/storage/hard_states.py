@@ -55,9 +55,8 @@ class HardStates:
             self._load()
         elif not new:
             raise CorruptDataError(self._path, 0, "the journal of votes is missing")
-        self._replace()
+        self._replace()  # a killed process may have written votes that it did not sync, and we take them for durable
         self._file: File = disk.open_write(self._path)
-        self._file.sync()  # a killed process may have written votes that it did not sync, and we take them for durable
 
     def states(self) -> dict[int, StoredVote]:
         return dict(self._states)
