@@ -13,7 +13,8 @@ from bench.floor import FloorFile, read_files
 from bench.rounds import Comparison, Line, compare
 from tidelog.raft.log import EntryKind
 from tidelog.storage import FileRange, RealDisk, StorageSettings, StorageThreads, Store, StreamLog
-from tidelog.wire.batch import HEADER_BYTES, Record, build_batch
+from tidelog.wire.batch import HEADER_BYTES
+from tidelog.wire.records import Record, build_batch
 
 KIB, MIB = 1 << 10, 1 << 20
 BATCH_BYTES = 64 * KIB

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from random import Random
 
 from tidelog.raft import Answer, Committed, EntryKind, Readable, Refusal, Refused, Role
-from tidelog.wire.batch import Record, build_batch
+from tidelog.wire.records import Record, build_batch
 
 from .history import Violation
 from .invariants import Invariants

@@ -339,6 +339,9 @@ class SimFile:
         memory[: len(data)] = data
         return len(data)
 
+    def read_ready(self, position: int, memory: memoryview) -> int:
+        return self.read_into(position, memory)
+
     def write_at(self, position: int, buffers: Sequence[Buffer]) -> None:
         self._usable(to_write=True)
         data = b"".join(buffers)

@@ -6,7 +6,7 @@ from random import Random
 import pytest
 
 from tidelog.raft import Configuration, Entry, EntryKind
-from tidelog.wire.batch import Record, build_batch
+from tidelog.wire.records import Record, build_batch
 
 from .disk import SimDisk
 from .history import History, Violation, is_quorum

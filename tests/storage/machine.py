@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from tests.sim.disk import SimDisk, SimulatedCrash
 from tidelog.raft.log import Entry, EntryKind
 from tidelog.storage import StorageSettings, Store, StoredVote, StreamLog, chunk_bytes
-from tidelog.wire.batch import Record, build_batch, check_batch, read_stamp, split_batches
+from tidelog.wire.batch import check_batch, read_stamp, split_batches
+from tidelog.wire.records import Record, build_batch
 
 STREAM = 5
 TINY = StorageSettings(

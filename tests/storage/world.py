@@ -9,7 +9,8 @@ from tests.storage.machine import TINY, entries_of, read_all, state_of
 from tidelog.raft.log import Entry, EntryKind
 from tidelog.storage import CorruptDataError, StorageSettings, Store, StreamLog, chunk_bytes
 from tidelog.storage.disk import Buffer, Disk, File
-from tidelog.wire.batch import HEADER_BYTES, Record, build_batch, check_batch, split_batches
+from tidelog.wire.batch import HEADER_BYTES, check_batch, split_batches
+from tidelog.wire.records import Record, build_batch
 
 DIRECTORY = "/data"
 STEPS_MAX = 400
@@ -195,6 +196,9 @@ class _RecordingFile:
 
     def read_into(self, position: int, memory: memoryview) -> int:
         return self._file.read_into(position, memory)
+
+    def read_ready(self, position: int, memory: memoryview) -> int:
+        return self._file.read_ready(position, memory)
 
     def write_at(self, position: int, buffers: Sequence[Buffer]) -> None:
         self._disk.operations.append(("write", self._path))

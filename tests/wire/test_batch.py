@@ -1,4 +1,4 @@
-"""Record batches: what goes in comes out, the checksum covers all but the stamp, and garbage is refused by name."""
+"""Batches from the outside: the checksum covers all but the stamp, and garbage is refused by name."""
 
 import struct
 
@@ -12,50 +12,19 @@ from tidelog.wire.batch import (
     HEADER_BYTES,
     LENGTH_END,
     CorruptBatchError,
-    Record,
-    build_batch,
     build_own_batch,
     check_batch,
-    read_facts,
     read_frame,
     read_header,
     read_own_batch,
-    read_records,
     read_stamp,
     split_batches,
     stamp,
 )
+from tidelog.wire.records import Record, build_batch
 
 STAMP_BYTES = {*range(8), *range(12, 16)}  # base offset and leader epoch: all that the checksum does not cover
 FRAME_BYTES = set(range(8, 12))  # the length, which says what the checksum covers
-
-texts = st.text(max_size=8)
-values = st.none() | st.binary(max_size=60)
-records = st.lists(
-    st.builds(
-        Record,
-        value=values,
-        key=values,
-        timestamp=st.integers(0, 2**52),
-        headers=st.lists(st.tuples(texts, values), max_size=3).map(tuple),
-    ),
-    min_size=1,
-    max_size=6,
-)
-
-
-@given(records, st.integers(0, 2**62), st.integers(-1, 2**31 - 1))
-def test_a_batch_reads_back(made: list[Record], base_offset: int, epoch: int) -> None:
-    batch = build_batch(made, base_offset, epoch)
-    header = check_batch(batch)
-    assert read_records(batch) == made
-    assert (header.base_offset, header.leader_epoch, header.record_count) == (base_offset, epoch, len(made))
-    assert header.next_offset == base_offset + len(made)
-    assert header.max_timestamp == max(record.timestamp for record in made)
-    assert header.size == len(batch)
-    assert not header.is_ours
-    assert read_facts(batch) == (len(batch), header.crc, len(made) - 1, header.max_timestamp)
-    assert read_frame(batch[:LENGTH_END]) == (base_offset, len(batch) - LENGTH_END)
 
 
 @given(st.integers(1, 255), st.binary(max_size=100), st.integers(0, 2**62), st.integers(0, 2**31 - 1))
@@ -69,11 +38,6 @@ def test_an_entry_of_our_own_reads_back_and_takes_no_offset(kind: int, content: 
     assert read_stamp(batch) == (offset, epoch)
     assert read_own_batch(batch) == (kind, content)
     assert batch == build_own_batch(kind, memoryview(content), offset, epoch), "the same bytes on every replica"
-
-
-def test_an_empty_batch_is_no_batch() -> None:
-    with pytest.raises(ValueError, match="at least one record"):
-        build_batch([])
 
 
 def test_the_known_bytes_of_a_batch() -> None:
@@ -162,52 +126,12 @@ def test_a_header_that_makes_no_sense_is_refused_though_its_checksum_fits(
 
 @given(st.binary(max_size=200))
 def test_garbage_is_refused_and_nothing_else_happens(data: bytes) -> None:
-    for read in (check_batch, read_records, lambda garbage: list(split_batches(garbage)), read_header, read_frame):
+    for read in (check_batch, lambda garbage: list(split_batches(garbage)), read_header, read_frame):
         try:
             read(data)
         except CorruptBatchError:
             continue
         assert len(data) >= LENGTH_END or data == b""
-
-
-@given(st.binary(max_size=120), st.integers(0, 2**31 - 1))
-def test_garbage_with_a_checksum_that_fits_is_refused_too_and_soon(body: bytes, count: int) -> None:
-    """A batch that its sender made wrong on purpose: sizes and counts that lead astray, or nowhere."""
-    batch = build_batch([Record(b"")])[:HEADER_BYTES] + body
-    struct.pack_into(">i", batch, 8, len(batch) - LENGTH_END)
-    struct.pack_into(">i", batch, 57, count)
-    _with_checksum(batch)
-    check_batch(batch)
-    try:
-        found = read_records(batch)
-    except CorruptBatchError:
-        return
-    assert len(found) == count
-
-
-@pytest.mark.parametrize(
-    "record",
-    [
-        b"",
-        b"\x01",  # a record of -1 bytes
-        b"\x02",  # a record of one byte, of which there is none
-        b"\x0c\x00\x00\x00\x01\x7e\x00",  # a value that ends behind its record
-        b"\x10\x00\x00\x00\x01\x00\x02\x02\xff",  # a header whose name is no text
-        b"\x80" * 11,  # a number without end
-    ],
-)
-def test_records_that_lead_astray_are_refused(record: bytes) -> None:
-    batch = build_batch([Record(b"")])[:HEADER_BYTES] + record
-    struct.pack_into(">i", batch, 8, len(batch) - LENGTH_END)
-    with pytest.raises(CorruptBatchError):
-        read_records(_with_checksum(batch))
-
-
-def test_compressed_records_are_not_guessed_at() -> None:
-    batch = build_batch([Record(b"value")])
-    struct.pack_into(">h", batch, 21, 2)
-    with pytest.raises(CorruptBatchError, match="compressed"):
-        read_records(_with_checksum(batch))
 
 
 def test_an_entry_of_our_own_has_at_least_its_kind() -> None:

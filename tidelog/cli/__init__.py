@@ -1,27 +1,36 @@
-"""The `tidelog` command."""
+"""The `tidelog` command: every subcommand is a module with `add_parser` and `run`.
+
+Exit status is 0 only when it worked. An error is one line on stderr that says what to do.
+"""
 
 import argparse
+import importlib
 import sys
 from collections.abc import Sequence
 
 from tidelog import __version__
 
+COMMANDS = ("up", "server", "stream", "produce", "consume", "demo")
+
+
+class CommandError(Exception):
+    """What went wrong, in one line for the user."""
+
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="tidelog", description="A strongly consistent distributed log.")
     parser.add_argument("--version", action="version", version=f"tidelog {__version__}")
-    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    demo = commands.add_parser("demo", help="three nodes on this machine: write, kill the leader, lose nothing")
-    demo.add_argument("--dir", help="keep the nodes' data here (default: a temporary folder, removed at the end)")
-    demo.add_argument("--exit", action="store_true", help="end when the story is told")
+    subparsers = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    modules = {name: importlib.import_module(f"tidelog.cli.{name}") for name in COMMANDS}
+    for module in modules.values():
+        module.add_parser(subparsers)
     options = parser.parse_args(arguments)
-    from tidelog.cli.demo import run_demo
-
     try:
-        return run_demo(options.dir, stay=not options.exit)
+        return modules[options.command].run(options)
+    except CommandError as error:
+        print(f"tidelog: {error}", file=sys.stderr)
+        return 1
     except KeyboardInterrupt:
+        return 130
+    except BrokenPipeError:  # the reader of our output has gone, as `head` does
         return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

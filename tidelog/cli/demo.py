@@ -4,6 +4,7 @@ The consensus core, the storage engine and its threads are the real ones; only t
 function call.
 """
 
+import argparse
 import asyncio
 import contextlib
 import hashlib
@@ -16,7 +17,8 @@ from collections.abc import Callable
 
 from tidelog.raft import Committed, Configuration, EntryKind, Envelope, HardState, Host, RaftSettings, Refusal, Role
 from tidelog.storage import RealDisk, StorageSettings, StorageThreads, Store, StoredVote, chunk_bytes
-from tidelog.wire.batch import Record, build_batch, read_header, split_batches
+from tidelog.wire.batch import read_header, split_batches
+from tidelog.wire.records import Record, build_batch
 
 STREAM = 1
 NODES = (1, 2, 3)
@@ -253,11 +255,19 @@ def _compare(cluster: Cluster, acknowledged: list[bytes]) -> None:
     print(f"all {len(acknowledged)} acknowledged batches are there; the three logs are equal, {digest}…")
 
 
-def run_demo(directory: str | None, *, stay: bool) -> int:
-    folder = directory or tempfile.mkdtemp(prefix="tidelog-demo-")
+def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    parser = commands.add_parser("demo", help="three nodes on this machine: write, kill the leader, lose nothing")
+    parser.add_argument("--dir", help="keep the nodes' data here (default: a temporary folder, removed at the end)")
+    parser.add_argument("--exit", action="store_true", help="end when the story is told")
+
+
+def run(options: argparse.Namespace) -> int:
+    folder = options.dir or tempfile.mkdtemp(prefix="tidelog-demo-")
     try:
-        asyncio.run(_tell(folder, stay))
+        asyncio.run(_tell(folder, stay=not options.exit))
+    except KeyboardInterrupt:
+        pass
     finally:
-        if directory is None:
+        if options.dir is None:
             shutil.rmtree(folder)
     return 0

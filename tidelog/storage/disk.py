@@ -27,6 +27,10 @@ class File(Protocol):
         """Fill `memory` from `position` on; returns the bytes read, fewer than asked only at the end of the file."""
         ...
 
+    def read_ready(self, position: int, memory: memoryview) -> int:
+        """Like `read_into`, but only what can be had without waiting for the disk; 0 when nothing can."""
+        ...
+
     def write_at(self, position: int, buffers: Sequence[Buffer]) -> None:
         """All of `buffers`, one after the other. On an error any part may have been written."""
         ...

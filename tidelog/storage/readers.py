@@ -87,6 +87,10 @@ class FileRange:
         """Read into memory that is there already: cheaper than `read` by what new memory costs."""
         return self.file.read_into(self.position, memory[: self.length])
 
+    def read_ready(self, memory: memoryview) -> int:
+        """What of it can be had without waiting for the disk, from its start on."""
+        return self.file.read_ready(self.position, memory[: self.length])
+
 
 Chunk = Buffer | FileRange
 

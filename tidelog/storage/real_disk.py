@@ -35,6 +35,8 @@ def _sync_nothing(_descriptor: int) -> None:
     pass
 
 
+_NOT_READY = (errno.EAGAIN, errno.EOPNOTSUPP)  # not in memory, or a file system that cannot tell
+
 _libc = ctypes.CDLL(None, use_errno=True)
 _SYNC: dict[SyncMode, Callable[[int], None]] = {
     "fdatasync": os.fdatasync,
@@ -75,6 +77,14 @@ class RealFile:
                 break
             read += part
         return read
+
+    def read_ready(self, position: int, memory: memoryview) -> int:
+        try:
+            return os.preadv(self._descriptor, [memory], position, os.RWF_NOWAIT)
+        except OSError as error:
+            if error.errno in _NOT_READY:
+                return 0
+            raise
 
     def _read_aligned(self, position: int, length: int) -> bytes:
         first = position - position % self.alignment

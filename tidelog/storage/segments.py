@@ -16,7 +16,7 @@ from tidelog.storage.rows import (
     row_of_timestamp,
 )
 from tidelog.storage.segment import LOG_SUFFIX, Segment
-from tidelog.wire.batch import CorruptBatchError, check_batch, read_own_batch
+from tidelog.wire.batch import HEADER_BYTES, CorruptBatchError, check_batch, read_own_batch
 
 
 class Segments:
@@ -110,6 +110,15 @@ class Segments:
             if fitting < end:
                 break
         return ranges
+
+    def batch_headers(self, segment: Segment, first: int, last: int) -> Iterator[tuple[int, bytes]]:
+        """(index, header) of the segment's record batches among first..last."""
+        reader = self._readers.reader(self._folder, segment)
+        rows = reader.rows()
+        first_number, last_number = first - segment.first_index, min(last, segment.last_index) - segment.first_index
+        for run_first, run_last in _runs_between(segment.controls, first_number, last_number):
+            for number in range(run_first, run_last + 1):
+                yield segment.first_index + number, reader.file.read_at(position_at(rows, number), HEADER_BYTES)
 
     def entries(self, first: int, last: int, bytes_max: int) -> list[Entry]:
         """Entries first..last from the file, checked: what a disk has damaged must not reach another replica."""

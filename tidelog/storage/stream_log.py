@@ -16,7 +16,7 @@ Cost: an append is some `struct` calls a batch and no copy; lookup by index is a
 import os
 import random
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from tidelog.raft.log import Buffer, Entry, EntryKind
@@ -92,6 +92,7 @@ class StreamLog:
         self._era = state.era
         self._floor = floor
         self._configurations = [(state.configuration_index, state.configuration), *recovered.configurations]
+        self.application = (state.application_index, state.application)
         self._next_sequence = recovered.next_sequence
         self._spare_sequence = recovered.spare_sequence
         self._spare_asked = recovered.spare_sequence is not None  # in this segment
@@ -320,6 +321,7 @@ class StreamLog:
         self.first_index, self.last_index = index + 1, index
         self.start_offset = max(self.start_offset, offset)
         self.next_offset = offset
+        self.application = (index, b"")
         self.durable_index = index - 1  # until the new state is on disk
         self._save_state(dropped, Durable(self._generation, index))
         self._begin_segment()
@@ -336,7 +338,14 @@ class StreamLog:
 
     def state(self) -> StreamState:
         index, configuration = self._configurations[0]
-        return StreamState(self.stream, self.uuid, self._era, self._floor, self.start_offset, index, configuration)
+        return StreamState(
+            self.stream, self.uuid, self._era, self._floor, self.start_offset, index, configuration, *self.application
+        )
+
+    def save_application(self, index: int, content: bytes) -> None:
+        """Keep what the log's user has made of the entries up to `index`, which must be committed and durable."""
+        self.application = (index, content)
+        self._save_state(())
 
     def remove(self, then: Callable[[], None]) -> None:
         """The stream is deleted: nothing more is written, and `then` runs once that is so."""
@@ -424,6 +433,12 @@ class StreamLog:
     def last_index_of_term_at_most(self, index: int, term: int) -> int:
         return self._terms.last_index_of_term_at_most(index, term)
 
+    def term_of_offset(self, offset: int) -> int:
+        """Term of the entry that holds `offset`; behind the last one, the last entry's."""
+        if not self.start_offset <= offset < self.next_offset:
+            return self._terms.last_term
+        return self._terms.term_at(self._segments.index_of_offset(offset))
+
     def end_of_term(self, term: int) -> tuple[int, int]:
         """(largest term <= `term`, the offset where it ends), or (-1, -1)."""
         return self._terms.end_of(term, self.next_offset)
@@ -460,6 +475,17 @@ class StreamLog:
     def own_entries(self, first: int, last: int) -> list[Entry]:
         """The entries first..last that are not records, in order."""
         return [self.entries(index, index, 1)[0] for index in self._segments.own_indexes(first, last)]
+
+    def batch_headers(self, first: int, last: int) -> Iterator[tuple[int, Buffer]]:
+        """(index, header and maybe more) of the record batches first..last; of those in files only headers are read."""
+        while first <= last and not self._tail.holds(first):
+            end = min(last, self._tail.first_index - 1)
+            segment = self._segments.of_index(first)
+            yield from self._segments.batch_headers(segment, first, end)
+            first = min(end, segment.last_index) + 1
+        for entry in self._tail.entries_from(first, last) if first <= last else ():
+            if entry.kind is EntryKind.DATA:
+                yield entry.index, entry.data
 
     def read(self, offset: int, committed_index: int, bytes_max: int) -> Sequence[Chunk]:
         """Record batches from the one that holds `offset` on, in order, as memory or as ranges of a file.

@@ -8,6 +8,7 @@
 | floor | index, term and next offset of the entry before the first one kept; segments at or below are leftovers |
 | start_offset | the log start that clients see; never below the floor's offset |
 | configuration | index and content (hex) of the newest membership entry at or below the floor |
+| application | index and content (hex): what the log's user has made of the committed entries up to that index |
 """
 
 import os
@@ -38,6 +39,8 @@ class StreamState:
     start_offset: int
     configuration_index: int
     configuration: bytes
+    application_index: int = 0
+    application: bytes = b""
 
     def encode(self) -> bytes:
         value: dict[str, Any] = {
@@ -48,6 +51,7 @@ class StreamState:
             "floor": asdict(self.floor),
             "start_offset": self.start_offset,
             "configuration": {"index": self.configuration_index, "content": self.configuration.hex()},
+            "application": {"index": self.application_index, "content": self.application.hex()},
         }
         return encode_json(value)
 
@@ -65,4 +69,6 @@ def load_state(disk: Disk, folder: str) -> StreamState:
         start_offset=value["start_offset"],
         configuration_index=value["configuration"]["index"],
         configuration=bytes.fromhex(value["configuration"]["content"]),
+        application_index=value["application"]["index"],
+        application=bytes.fromhex(value["application"]["content"]),
     )

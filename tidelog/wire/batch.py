@@ -10,12 +10,13 @@ nothing about them.
 A batch of our own (a Raft entry that is no client record) is a control batch that holds no record: its last offset
 delta is -1, so it takes no offset, and behind the header stand one byte of kind and the entry's content.
 
-Cost: reading or stamping a header is one `struct` call; only `check_batch` touches the content, once, in C.
+This module knows a batch from the outside; its records and their compression are the subject of `records`.
+
+Cost: reading or stamping a header is one `struct` call; only `check_batch` and `seal` touch the content, once, in C.
 """
 
 import struct
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from crc32c import crc32c
@@ -32,8 +33,10 @@ _STAMP = struct.Struct(">qii")
 _FRAME = struct.Struct(">qi")
 _CHECKED_FROM = 21  # the checksum covers the batch from `attributes` on
 
-ATTRIBUTE_CONTROL = 0x20
 ATTRIBUTE_COMPRESSION = 0x07
+ATTRIBUTE_APPEND_TIME = 0x08  # the log's own clock: the max timestamp is the time of every record
+ATTRIBUTE_TRANSACTIONAL = 0x10
+ATTRIBUTE_CONTROL = 0x20
 NO_TIMESTAMP = -1
 NO_PRODUCER = -1
 
@@ -139,7 +142,16 @@ def split_batches(data: Buffer) -> Iterator[tuple[int, int]]:
 def build_own_batch(kind: int, content: Buffer, base_offset: int, leader_epoch: int) -> bytearray:
     """The control batch that holds a Raft entry of our own. The same entry gives the same bytes on every replica."""
     body = bytes((kind,)) + bytes(content)
-    return _assemble(body, ATTRIBUTE_CONTROL, -1, NO_TIMESTAMP, NO_TIMESTAMP, 0, base_offset, leader_epoch)
+    return assemble(
+        body,
+        attributes=ATTRIBUTE_CONTROL,
+        last_offset_delta=-1,
+        base_timestamp=NO_TIMESTAMP,
+        max_timestamp=NO_TIMESTAMP,
+        record_count=0,
+        base_offset=base_offset,
+        leader_epoch=leader_epoch,
+    )
 
 
 def read_own_batch(batch: Buffer) -> tuple[int, bytes]:
@@ -149,52 +161,9 @@ def read_own_batch(batch: Buffer) -> tuple[int, bytes]:
     return batch[HEADER_BYTES], bytes(batch[HEADER_BYTES + 1 :])
 
 
-@dataclass(frozen=True, slots=True)
-class Record:
-    value: bytes | None
-    key: bytes | None = None
-    timestamp: int = 0
-    headers: tuple[tuple[str, bytes | None], ...] = ()
-
-
-def build_batch(records: Sequence[Record], base_offset: int = 0, leader_epoch: int = -1) -> bytearray:
-    """An uncompressed batch of `records`, as a producer without idempotence sends it."""
-    if not records:
-        raise ValueError("a batch holds at least one record")
-    base_timestamp = records[0].timestamp
-    body = bytearray()
-    for delta, record in enumerate(records):
-        encoded = _encode_record(record, delta, record.timestamp - base_timestamp)
-        _put_varint(body, len(encoded))
-        body += encoded
-    newest = max(record.timestamp for record in records)
-    return _assemble(body, 0, len(records) - 1, base_timestamp, newest, len(records), base_offset, leader_epoch)
-
-
-def read_records(batch: Buffer) -> list[Record]:
-    """The records of an intact, uncompressed batch."""
-    header = check_batch(batch)
-    if header.attributes & ATTRIBUTE_COMPRESSION:
-        raise CorruptBatchError("the batch is compressed")
-    data = bytes(batch[HEADER_BYTES : header.size])
-    records: list[Record] = []
-    position = 0
-    try:
-        for _ in range(header.record_count):
-            size, position = _take_varint(data, position)
-            if size < 0 or position + size > len(data):
-                raise CorruptBatchError(f"a record claims {size} bytes, {len(data) - position} are there")
-            records.append(_decode_record(data[position : position + size], header.base_timestamp))
-            position += size
-    except IndexError:
-        raise CorruptBatchError("a field ends behind its record") from None
-    except UnicodeDecodeError as error:
-        raise CorruptBatchError(f"a header's name is no UTF-8: {error}") from None
-    return records
-
-
-def _assemble(
+def assemble(
     body: Buffer,
+    *,
     attributes: int,
     last_offset_delta: int,
     base_timestamp: int,
@@ -202,84 +171,22 @@ def _assemble(
     record_count: int,
     base_offset: int,
     leader_epoch: int,
+    producer_id: int = NO_PRODUCER,
+    producer_epoch: int = -1,
+    base_sequence: int = -1,
 ) -> bytearray:
+    """The batch that has these fields and holds `body`, with its length and checksum."""
     batch = bytearray(HEADER_BYTES + len(body))
     batch[HEADER_BYTES:] = body
-    length = len(batch) - LENGTH_END
-
-    def write_header(crc: int) -> None:
-        _HEADER.pack_into(
-            batch, 0, base_offset, length, leader_epoch, MAGIC, crc, attributes, last_offset_delta,
-            base_timestamp, max_timestamp, NO_PRODUCER, -1, -1, record_count,
-        )  # fmt: skip
-
-    write_header(0)
-    with memoryview(batch) as view, view[_CHECKED_FROM:] as checked:
-        crc = crc32c(checked)
-    write_header(crc)
+    _HEADER.pack_into(
+        batch, 0, base_offset, len(batch) - LENGTH_END, leader_epoch, MAGIC, 0, attributes, last_offset_delta,
+        base_timestamp, max_timestamp, producer_id, producer_epoch, base_sequence, record_count,
+    )  # fmt: skip
+    seal(batch)
     return batch
 
 
-def _encode_record(record: Record, offset_delta: int, timestamp_delta: int) -> bytearray:
-    out = bytearray(1)  # attributes: none are defined
-    _put_varint(out, timestamp_delta)
-    _put_varint(out, offset_delta)
-    _put_bytes(out, record.key)
-    _put_bytes(out, record.value)
-    _put_varint(out, len(record.headers))
-    for name, value in record.headers:
-        _put_bytes(out, name.encode())
-        _put_bytes(out, value)
-    return out
-
-
-def _decode_record(data: bytes, base_timestamp: int) -> Record:
-    timestamp_delta, position = _take_varint(data, 1)
-    _, position = _take_varint(data, position)
-    key, position = _take_bytes(data, position)
-    value, position = _take_bytes(data, position)
-    header_count, position = _take_varint(data, position)
-    headers: list[tuple[str, bytes | None]] = []
-    for _ in range(header_count):
-        name, position = _take_bytes(data, position)
-        content, position = _take_bytes(data, position)
-        headers.append(((name or b"").decode(), content))
-    return Record(value, key, base_timestamp + timestamp_delta, tuple(headers))
-
-
-def _put_varint(out: bytearray, value: int) -> None:
-    zigzag = (value << 1) ^ (value >> 63)
-    while zigzag > 0x7F:
-        out.append(zigzag & 0x7F | 0x80)
-        zigzag >>= 7
-    out.append(zigzag)
-
-
-def _take_varint(data: bytes, position: int) -> tuple[int, int]:
-    zigzag = shift = 0
-    while True:
-        byte = data[position]
-        position += 1
-        zigzag |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return (zigzag >> 1) ^ -(zigzag & 1), position
-        shift += 7
-        if shift > 63:
-            raise CorruptBatchError("a varint has more than ten bytes")
-
-
-def _put_bytes(out: bytearray, value: bytes | None) -> None:
-    if value is None:
-        _put_varint(out, -1)
-    else:
-        _put_varint(out, len(value))
-        out += value
-
-
-def _take_bytes(data: bytes, position: int) -> tuple[bytes | None, int]:
-    size, position = _take_varint(data, position)
-    if size < 0:
-        return None, position
-    if position + size > len(data):
-        raise CorruptBatchError("a field ends behind its record")
-    return data[position : position + size], position + size
+def seal(batch: bytearray | memoryview) -> None:
+    """Write the checksum of a whole batch anew, after a change to what it covers."""
+    with memoryview(batch) as view, view[_CHECKED_FROM:] as checked:
+        struct.pack_into(">I", batch, _CHECKED_FROM - 4, crc32c(checked))

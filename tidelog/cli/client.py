@@ -1,0 +1,204 @@
+"""The cluster as the commands reach it: through Kafka's protocol and nothing else, so Apache Kafka serves as well.
+
+Every wait has a bound, and every refusal becomes one line (`CommandError`) that says what to do. confluent-kafka is
+imported where it is used: `tidelog --help` must not wait for it.
+"""
+
+# pyright: reportPrivateImportUsage=false
+# (confluent_kafka.admin documents these names as its API, but does not mark them as exported)
+
+import argparse
+import os
+import socket
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from tidelog.cli import CommandError
+
+if TYPE_CHECKING:
+    from confluent_kafka import KafkaError
+    from confluent_kafka.admin import TopicDescription
+
+BOOTSTRAP_DEFAULT = "127.0.0.1:9092"
+ANSWER_S_MAX = 10.0  # for any question to the cluster that is not a stream of records
+
+Answer = TypeVar("Answer")
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """What a partition holds: earliest <= offset < latest."""
+
+    earliest: int
+    latest: int
+
+
+# --- arguments --------------------------------------------------------------------------------------------------------
+
+
+def add_bootstrap(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--bootstrap",
+        metavar="HOST:PORT",
+        type=addresses,
+        default=os.environ.get("TIDELOG_BOOTSTRAP", BOOTSTRAP_DEFAULT),
+        help=f"the cluster; several with commas (default: $TIDELOG_BOOTSTRAP, else {BOOTSTRAP_DEFAULT})",
+    )
+
+
+def addresses(text: str) -> str:
+    for _, port in _split(text):
+        if not port.isdecimal():
+            raise argparse.ArgumentTypeError(f"{text!r} is not HOST:PORT")
+    return text
+
+
+def stream_name(text: str) -> str:
+    if not text:
+        raise argparse.ArgumentTypeError("a stream's name is not empty")
+    return text
+
+
+def pair(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not equals or not name:
+        raise argparse.ArgumentTypeError(f"{text!r} is not NAME=VALUE")
+    return name, value
+
+
+def number_from(least: int) -> Callable[[str], int]:
+    """The type of an argument that is a whole number, `least` or more."""
+
+    def number(text: str) -> int:
+        if not text.isdecimal() or int(text) < least:
+            raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from {least} on")
+        return int(text)
+
+    return number
+
+
+def seconds(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not 0 < value < 1e6:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds")
+    return value
+
+
+# --- the cluster ------------------------------------------------------------------------------------------------------
+
+
+class Cluster:
+    """Questions to a cluster, each answered in `ANSWER_S_MAX` or refused with a `CommandError`."""
+
+    def __init__(self, bootstrap: str) -> None:
+        from confluent_kafka.admin import AdminClient
+
+        self.bootstrap = bootstrap
+        self.check_reachable()
+        self.admin = AdminClient(settings(bootstrap))
+
+    def check_reachable(self) -> None:
+        """librdkafka would try for the whole of its timeout, and not say why: connect once ourselves first."""
+        reasons: list[str] = []
+        places = _split(self.bootstrap)
+        for host, port in places:
+            try:
+                socket.create_connection((host, int(port)), timeout=ANSWER_S_MAX / len(places)).close()
+            except (OSError, OverflowError) as error:
+                reasons.append(getattr(error, "strerror", None) or str(error))
+            else:
+                return
+        raise CommandError(
+            f"no cluster at {self.bootstrap} ({reasons[-1]}): start one with `tidelog up`, or name one with --bootstrap"
+        )
+
+    def answer(self, future: "Future[Answer]", stream: str) -> Answer:
+        with refusals(self.bootstrap, stream):
+            return future.result(ANSWER_S_MAX + 1)  # the request's own timeout comes first
+
+    def names(self) -> list[str]:
+        with refusals(self.bootstrap, "*"):
+            return sorted(self.admin.list_topics(timeout=ANSWER_S_MAX).topics)
+
+    def describe(self, names: list[str]) -> "list[TopicDescription]":
+        from confluent_kafka import TopicCollection
+
+        if not names:
+            return []
+        futures = self.admin.describe_topics(TopicCollection(names), request_timeout=ANSWER_S_MAX)
+        return [self.answer(futures[name], name) for name in names]
+
+    def partitions(self, stream: str, only: int | None = None) -> list[int]:
+        """The stream's partitions, or the one that was asked for, if it is there."""
+        (description,) = self.describe([stream])
+        found = sorted(partition.id for partition in description.partitions)
+        if only is None:
+            return found
+        if only not in found:
+            raise CommandError(f"stream {stream} has no partition {only}: it has {found[0]} to {found[-1]}")
+        return [only]
+
+    def bounds(self, stream: str, partitions: Iterable[int]) -> dict[int, Bounds]:
+        from confluent_kafka.admin import OffsetSpec
+
+        partitions = list(partitions)
+        earliest = self.offsets(stream, partitions, OffsetSpec.earliest())
+        latest = self.offsets(stream, partitions, OffsetSpec.latest())
+        return {partition: Bounds(earliest[partition], latest[partition]) for partition in partitions}
+
+    def offsets(self, stream: str, partitions: list[int], spec: Any) -> dict[int, int]:
+        """What an `OffsetSpec` means in each partition; -1 when nothing is that young."""
+        from confluent_kafka import TopicPartition
+
+        futures = self.admin.list_offsets(
+            {TopicPartition(stream, partition): spec for partition in partitions}, request_timeout=ANSWER_S_MAX
+        )
+        return {place.partition: self.answer(future, stream).offset for place, future in futures.items()}
+
+
+def settings(bootstrap: str, **more: object) -> dict[str, Any]:
+    """librdkafka's settings. Its log is silent: what matters reaches us as an error."""
+    named = {name.replace("_", "."): value for name, value in more.items()}
+    return {"bootstrap.servers": bootstrap, "client.id": "tidelog-cli", "log_level": 0, **named}
+
+
+@contextmanager
+def refusals(bootstrap: str, stream: str) -> Iterator[None]:
+    """Turn what librdkafka raises into one line for the user."""
+    from confluent_kafka import KafkaException
+
+    try:
+        yield
+    except KafkaException as exception:
+        raise CommandError(explain(exception.args[0], bootstrap, stream)) from None
+    except TimeoutError:
+        raise CommandError(_silence(bootstrap)) from None
+
+
+def explain(error: "KafkaError", bootstrap: str, stream: str) -> str:
+    from confluent_kafka import KafkaError
+
+    match error.code():
+        case KafkaError.UNKNOWN_TOPIC_OR_PART | KafkaError._UNKNOWN_TOPIC:
+            return f"there is no stream {stream}: make it with `tidelog stream create {stream}`"
+        case KafkaError.TOPIC_ALREADY_EXISTS:
+            return f"stream {stream} exists already: change it with `tidelog stream alter {stream}`"
+        case KafkaError._TIMED_OUT | KafkaError._TRANSPORT | KafkaError._ALL_BROKERS_DOWN:
+            return _silence(bootstrap)
+        case _:
+            return f"stream {stream}: {' '.join(error.str().split())}"
+
+
+def _silence(bootstrap: str) -> str:
+    return f"no answer from {bootstrap} in {ANSWER_S_MAX:.0f} s: is it a Tidelog or Kafka node, and is it well?"
+
+
+def _split(bootstrap: str) -> list[tuple[str, str]]:
+    places = [address.strip().rpartition(":") for address in bootstrap.split(",")]
+    return [(host.strip("[]"), port) for host, _, port in places]

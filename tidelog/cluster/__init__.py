@@ -1,0 +1,64 @@
+"""The cluster as a replicated state machine: nodes, topics, streams, settings, producer ids.
+
+    machine.apply(command) -> Applied       the only way the state changes, in the order of the cluster's log
+    machine.state                           what every node answers clients from
+
+Its log is stream 0 (`CLUSTER_STREAM`): one record a command (`commands`). From time to time a `Snapshot` of the whole
+state is written as well, and the log start moves up to it.
+"""
+
+from tidelog.cluster.commands import (
+    AddPartitions,
+    AllotProducerIds,
+    AlterNodeConfigs,
+    AlterTopicConfigs,
+    Command,
+    CreateTopic,
+    DeleteTopic,
+    FoundCluster,
+    RegisterNode,
+    Snapshot,
+    UnknownCommandError,
+    decode_command,
+    encode_command,
+)
+from tidelog.cluster.configs import (
+    TOPIC_CONFIGS,
+    ConfigKey,
+    ConfigKind,
+    InvalidConfigError,
+    TopicConfig,
+    check_topic_config,
+)
+from tidelog.cluster.machine import Applied, Machine, Rejection
+from tidelog.cluster.state import CLUSTER_STREAM, ClusterState, Node, Partition, Topic
+
+__all__ = [
+    "CLUSTER_STREAM",
+    "TOPIC_CONFIGS",
+    "AddPartitions",
+    "AllotProducerIds",
+    "AlterNodeConfigs",
+    "AlterTopicConfigs",
+    "Applied",
+    "ClusterState",
+    "Command",
+    "ConfigKey",
+    "ConfigKind",
+    "CreateTopic",
+    "DeleteTopic",
+    "FoundCluster",
+    "InvalidConfigError",
+    "Machine",
+    "Node",
+    "Partition",
+    "RegisterNode",
+    "Rejection",
+    "Snapshot",
+    "Topic",
+    "TopicConfig",
+    "UnknownCommandError",
+    "check_topic_config",
+    "decode_command",
+    "encode_command",
+]

@@ -1,0 +1,125 @@
+"""What can be set on a topic: names, kinds, bounds and defaults, as Kafka calls them.
+
+A topic holds only what was set, as text; `TopicConfig` is the typed whole that the server works with.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import IntEnum
+
+INT64_MAX = 2**63 - 1
+INT32_MAX = 2**31 - 1
+DAY_MS = 86_400_000
+
+
+class ConfigKind(IntEnum):
+    """The protocol's numbers for a setting's type (DescribeConfigs)."""
+
+    BOOLEAN = 1
+    STRING = 2
+    INT = 3
+    LONG = 5
+    DOUBLE = 6
+    LIST = 7
+
+
+class InvalidConfigError(ValueError):
+    """A name that is no setting, or a value it cannot have."""
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigKey:
+    name: str
+    kind: ConfigKind
+    default: str
+    check: Callable[[str], None]
+    doc: str
+
+
+def _whole(low: int, high: int) -> Callable[[str], None]:
+    def check(value: str) -> None:
+        try:
+            number = int(value)
+        except ValueError:
+            raise InvalidConfigError(f"{value!r} is not a whole number") from None
+        if not low <= number <= high:
+            raise InvalidConfigError(f"{number} is not between {low} and {high}")
+
+    return check
+
+
+def _one_of(*choices: str) -> Callable[[str], None]:
+    def check(value: str) -> None:
+        if value not in choices:
+            raise InvalidConfigError(f"{value!r} is not one of {', '.join(choices)}")
+
+    return check
+
+
+TOPIC_CONFIGS: dict[str, ConfigKey] = {
+    key.name: key
+    for key in (
+        ConfigKey(
+            "cleanup.policy", ConfigKind.LIST, "delete", _one_of("delete"),
+            "old records are deleted by age and size; a log whose content never changes is not compacted",
+        ),
+        ConfigKey(
+            "compression.type", ConfigKind.STRING, "producer", _one_of("producer"),
+            "batches are kept as the producer compressed them",
+        ),
+        ConfigKey(
+            "max.message.bytes", ConfigKind.INT, str(1_048_588), _whole(0, 64 << 20),
+            "largest record batch that is accepted, in bytes",
+        ),
+        ConfigKey(
+            "message.timestamp.type", ConfigKind.STRING, "CreateTime", _one_of("CreateTime", "LogAppendTime"),
+            "whether a record's time is the producer's, or the moment the leader took it",
+        ),
+        ConfigKey(
+            "min.insync.replicas", ConfigKind.INT, "1", _whole(1, INT32_MAX),
+            "kept for tools that set it; a record is acknowledged when a majority has it on disk, whatever this says",
+        ),
+        ConfigKey(
+            "retention.bytes", ConfigKind.LONG, "-1", _whole(-1, INT64_MAX),
+            "size above which the oldest segments are deleted; -1: no bound",
+        ),
+        ConfigKey(
+            "retention.ms", ConfigKind.LONG, str(7 * DAY_MS), _whole(-1, INT64_MAX),
+            "age above which the oldest segments are deleted; -1: never",
+        ),
+    )
+}  # fmt: skip
+
+
+def check_topic_config(name: str, value: str | None) -> None:
+    key = TOPIC_CONFIGS.get(name)
+    if key is None:
+        raise InvalidConfigError(f"there is no topic setting {name!r}; there are {', '.join(TOPIC_CONFIGS)}")
+    if value is None:
+        raise InvalidConfigError(f"{name}: a value is needed")
+    try:
+        key.check(value)
+    except InvalidConfigError as error:
+        raise InvalidConfigError(f"{name}: {error}") from None
+
+
+@dataclass(frozen=True, slots=True)
+class TopicConfig:
+    """A topic's settings, typed, with defaults filled in."""
+
+    max_message_bytes: int
+    append_time: bool
+    retention_bytes: int
+    retention_ms: int
+
+    @classmethod
+    def of(cls, configs: Mapping[str, str]) -> "TopicConfig":
+        def value(name: str) -> str:
+            return configs.get(name, TOPIC_CONFIGS[name].default)
+
+        return cls(
+            max_message_bytes=int(value("max.message.bytes")),
+            append_time=value("message.timestamp.type") == "LogAppendTime",
+            retention_bytes=int(value("retention.bytes")),
+            retention_ms=int(value("retention.ms")),
+        )

@@ -1,0 +1,271 @@
+"""One node as its clients see it: the engine, the cluster's state, and everything requests need to be answered.
+
+Requests come from connections (`begin`). Produce and Fetch have classes of their own, because they wait and carry
+memory; all others are functions from a request to an answer (`handlers`), which may be coroutines.
+"""
+
+import asyncio
+import base64
+import logging
+import uuid
+from collections.abc import Callable, Coroutine
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+from uuid import UUID
+
+from tidelog.cluster import (
+    CLUSTER_STREAM,
+    Applied,
+    ClusterState,
+    Command,
+    FoundCluster,
+    RegisterNode,
+    Topic,
+    TopicConfig,
+)
+from tidelog.server.clock import now_ms
+from tidelog.server.cluster_log import ClusterLog
+from tidelog.server.connection import PRODUCE, Connection, Exchange
+from tidelog.server.coordinators import Coordinators
+from tidelog.server.fetch import Fetch
+from tidelog.server.handlers import HANDLERS, Call
+from tidelog.server.handlers.producers import ProducerIds
+from tidelog.server.memory import BufferPool, Inlet
+from tidelog.server.node import Node
+from tidelog.server.produce import Produce
+from tidelog.server.quotas import Quotas, TokenBucket
+from tidelog.server.replica import Replica
+from tidelog.server.settings import Settings
+from tidelog.server.topics import until
+from tidelog.storage import Disk
+from tidelog.wire.errors import ErrorCode
+from tidelog.wire.frames import UnsupportedVersionError, decode_request, encode_response
+from tidelog.wire.messages import FetchRequest
+
+log = logging.getLogger(__name__)
+
+API_VERSIONS = 18
+START_TIMEOUT_MS = 60_000
+READER_THREADS = 4
+
+
+class Broker:
+    def __init__(self, settings: Settings, disk: Disk, failed: Callable[[BaseException], None]) -> None:
+        self.settings = settings
+        self.disk_failed = failed
+        self.node = Node(settings, disk, failed)
+        self.pool = BufferPool(settings.memory_receive_bytes)
+        self.inlet = Inlet(self.pool)
+        self.readers = ThreadPoolExecutor(READER_THREADS, "tidelog-reader")
+        self.connections: set[Connection] = set()
+        self._loop = asyncio.get_running_loop()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._produce_bytes = 0
+        self._produce_queue: dict[Connection, None] = {}
+        self._fetch_pool = BufferPool(settings.memory_fetch_bytes)
+        self._fetch_bytes = 0
+        self._fetch_queue: dict[Callable[[], None], None] = {}
+        now = now_ms()
+        self.quotas = Quotas(TokenBucket(0, now), TokenBucket(0, now), TokenBucket(0, now))
+        self._set_quotas()
+        lone = (settings.node_id,)
+        self.cluster = ClusterLog(self.node.carry(CLUSTER_STREAM, lone, TopicConfig.of({})), self._applied)
+        self.producer_ids = ProducerIds()
+        self.coordinators = Coordinators(self)
+        self._serving = False
+
+    @property
+    def state(self) -> ClusterState:
+        return self.cluster.machine.state
+
+    @property
+    def controller(self) -> int:
+        """The node that carries out changes to the cluster; -1 when none is known."""
+        leader = self.node.replicas[CLUSTER_STREAM].group.leader
+        return -1 if leader is None else leader
+
+    def now(self) -> int:
+        return now_ms()
+
+    # Beginning and end
+
+    async def start(self, host: str, port: int) -> None:
+        """Take up the cluster's state, tell it where this node is, and carry the streams it has here."""
+        replica = self.node.replicas[CLUSTER_STREAM]
+        if not await until(replica, lambda: replica.ready, START_TIMEOUT_MS):
+            raise TimeoutError(f"the cluster's own log has no leader after {START_TIMEOUT_MS // 1000} s")
+        for topic in list(self.state.topics.values()):
+            self._carry(topic)
+        wanted = {partition.stream for topic in self.state.topics.values() for partition in topic.partitions}
+        self.coordinators.carried()
+        for stream in self.node.streams_on_disk:
+            if stream != CLUSTER_STREAM and stream not in wanted:
+                self.node.drop(stream)  # deleted while this node was away
+        self._serving = True
+        cluster_id = uuid.uuid4()
+        await self.cluster.submit(FoundCluster(_short(cluster_id)), START_TIMEOUT_MS)
+        rack = self.settings.rack or None
+        await self.cluster.submit(RegisterNode(self.settings.node_id, host, port, rack), START_TIMEOUT_MS)
+
+    async def stop(self) -> None:
+        for task in list(self._tasks):
+            task.cancel()
+        for connection in list(self.connections):
+            connection.abort("the node stops")
+        self.coordinators.close()
+        self.node.stop()
+        self.readers.shutdown()
+
+    # The cluster's state, as it changes
+
+    def _applied(self, _command: Command, applied: Applied) -> None:
+        if not self._serving:
+            return  # replaying; `start` carries what is there in the end
+        for partition in applied.deleted:
+            self.node.drop(partition.stream)
+        if applied.topic is not None:
+            if applied.topic.id in self.state.topics_by_id:
+                self._carry(applied.topic)
+                self.coordinators.carried()
+            else:
+                self.coordinators.topic_deleted(applied.topic.name)
+        self._set_quotas()
+
+    def _carry(self, topic: Topic) -> None:
+        """Have the topic's streams that belong here, with its settings."""
+        config = TopicConfig.of(topic.configs)
+        for partition in topic.partitions:
+            replica = self.node.replicas.get(partition.stream)
+            if replica is not None:
+                replica.config = config
+            elif self.settings.node_id in partition.replicas:
+                self.node.carry(partition.stream, partition.replicas, config)
+
+    def live(self) -> Settings:
+        """The settings with what was changed at run time."""
+        changed = self.state.node_configs
+        texts = {**changed.get("", {}), **changed.get(str(self.settings.node_id), {})}
+        return self.settings.changed(texts) if texts else self.settings
+
+    def _set_quotas(self) -> None:
+        settings, now = self.live() if hasattr(self, "cluster") else self.settings, now_ms()
+        self.quotas.write.set_rate(settings.quota_write_bytes_per_second, now)
+        self.quotas.tail_read.set_rate(settings.quota_tail_read_bytes_per_second, now)
+        self.quotas.catch_up_read.set_rate(settings.quota_catch_up_read_bytes_per_second, now)
+
+    # Finding streams
+
+    def topic_of(self, name: str | UUID) -> Topic | None:
+        return self.state.topics.get(name) if isinstance(name, str) else self.state.topics_by_id.get(name)
+
+    def replica_of(self, name: str | UUID, partition: int) -> Replica | ErrorCode:
+        topic = self.topic_of(name)
+        if topic is None:
+            by_name = isinstance(name, str)
+            return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if by_name else ErrorCode.UNKNOWN_TOPIC_ID
+        if not 0 <= partition < len(topic.partitions):
+            return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        return self.node.replicas.get(topic.partitions[partition].stream, ErrorCode.NOT_LEADER_OR_FOLLOWER)
+
+    def leader_of(self, name: str | UUID, partition: int) -> Replica | ErrorCode:
+        replica = self.replica_of(name, partition)
+        if isinstance(replica, ErrorCode) or replica.leads:
+            return replica
+        return ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+    # Bounds
+
+    def may_produce(self, connection: Connection) -> bool:
+        if self._produce_bytes < self.settings.memory_produce_bytes:
+            return True
+        self._produce_queue[connection] = None
+        return False
+
+    def produce_begun(self, size: int) -> None:
+        self._produce_bytes += size
+
+    def produce_ended(self, size: int) -> None:
+        self._produce_bytes -= size
+        if self._produce_queue and self._produce_bytes < self.settings.memory_produce_bytes:
+            waiting, self._produce_queue = self._produce_queue, {}
+            for connection in waiting:
+                self._loop.call_soon(connection.go_on)
+
+    def may_fetch(self, again: Callable[[], None]) -> bool:
+        """Whether there is memory for another answer; if not, `again` is called when there is."""
+        if self._fetch_bytes < self.settings.memory_fetch_bytes:
+            return True
+        self._fetch_queue[again] = None
+        return False
+
+    def fetch_begun(self, size: int) -> None:
+        self._fetch_bytes += size
+
+    def fetch_ended(self, size: int) -> None:
+        self._fetch_bytes -= size
+        if self._fetch_queue and self._fetch_bytes < self.settings.memory_fetch_bytes:
+            waiting, self._fetch_queue = self._fetch_queue, {}
+            for again in waiting:
+                self._loop.call_soon(again)
+
+    def fetch_memory(self, size: int) -> memoryview:
+        buffer = self._fetch_pool.take(size)
+        return memoryview(buffer if buffer is not None else bytearray(size))[:size]
+
+    def release_memory(self, bytes_kept: int) -> None:
+        """Give memory that nobody uses back to the system."""
+        self.pool.release_unused(bytes_kept)
+        self._fetch_pool.release_unused(bytes_kept)
+
+    # Requests
+
+    def opened(self, connection: Connection) -> bool:
+        if len(self.connections) >= self.settings.connections_max:
+            return False
+        self.connections.add(connection)
+        return True
+
+    def closed(self, connection: Connection) -> None:
+        self.connections.discard(connection)
+
+    def begin(self, exchange: Exchange, frame: memoryview) -> bool:
+        if exchange.api_key == PRODUCE:
+            Produce(self, exchange, frame)
+            return True
+        try:
+            header, request = decode_request(frame)
+        except UnsupportedVersionError as error:
+            if error.header.api_key != API_VERSIONS:
+                raise
+            header, request = error.header, None
+        exchange.connection.client_id = header.client_id
+        if isinstance(request, FetchRequest):
+            Fetch(self, exchange, request)
+            return False
+        call = Call(self, header, request, exchange)
+        answer = HANDLERS[exchange.api_key](call)
+        if asyncio.iscoroutine(answer):
+            task = self._loop.create_task(self._finish(call, answer))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+        else:
+            exchange.answer(encode_response(call.header, answer))
+        return False
+
+    async def _finish(self, call: Call, answering: Coroutine[Any, Any, object]) -> None:
+        try:
+            response = await answering
+        except asyncio.CancelledError:
+            call.exchange.answer(())
+            raise
+        except Exception:
+            log.exception("request failed key=%d version=%d", call.header.api_key, call.header.api_version)
+            call.exchange.connection.abort("the request failed inside the server")
+            call.exchange.answer(())
+            return
+        call.exchange.answer(encode_response(call.header, response))
+
+
+def _short(identity: UUID) -> str:
+    """Kafka's way to write a cluster's id: URL-safe base64 of 16 bytes, without padding."""
+    return base64.urlsafe_b64encode(identity.bytes).decode().rstrip("=")

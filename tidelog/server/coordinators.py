@@ -1,0 +1,231 @@
+"""The consumer groups of this node: one coordinator for each partition of the internal topic that the node leads.
+
+A coordinator lives from the moment its stream is led from here, and everything before is committed, until it no longer
+is. It is loaded from the stream, writes what must last to it, and once in a while a snapshot, up to which the stream's
+log start then moves (D8).
+"""
+
+import asyncio
+import random
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from tidelog.groups import Coordinator, GroupSettings, is_snapshot_begin, partition_of
+from tidelog.groups import Record as JournalRecord
+from tidelog.groups.image import Image
+from tidelog.raft import Reason, Refusal
+from tidelog.server.clock import now_ms, wall_ms
+from tidelog.server.replica import Replica
+from tidelog.server.settings import Settings
+from tidelog.server.topics import TopicError, create_topic, until
+from tidelog.storage import chunk_bytes
+from tidelog.wire.batch import split_batches
+from tidelog.wire.errors import ErrorCode
+from tidelog.wire.records import Record, build_batch, read_records
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tidelog.server.broker import Broker
+
+TOPIC = "__consumer_offsets"
+APPEND_TIMEOUT_MS = 30_000
+CREATE_TIMEOUT_MS = 10_000
+SNAPSHOT_EVERY = 20_000  # records
+READ_BYTES = 1 << 20
+
+
+def group_settings(settings: Settings) -> GroupSettings:
+    return GroupSettings(
+        session_timeout_ms_min=settings.group_min_session_timeout_ms,
+        session_timeout_ms_max=settings.group_max_session_timeout_ms,
+        initial_rebalance_delay_ms=settings.group_initial_rebalance_delay_ms,
+        offsets_retention_ms=settings.group_offsets_retention_ms,
+        members_max=settings.group_max_size,
+    )
+
+
+class Seat:
+    """One partition of the internal topic, and its coordinator while this node leads it."""
+
+    def __init__(self, replica: Replica, settings: GroupSettings, topic_exists: "Callable[[str], bool]") -> None:
+        self._replica = replica
+        self._settings = settings
+        self._topic_exists = topic_exists
+        self._loop = asyncio.get_running_loop()
+        self._timer: asyncio.TimerHandle | None = None
+        self._clock_offset_ms = wall_ms() - now_ms()  # sessions must not feel the wall clock being set
+        self._records_since_snapshot = 0
+        self._snapshot_offset = -1
+        self.coordinator: Coordinator | None = None
+        replica.on_leadership = self._leadership_changed
+        self._leadership_changed()
+
+    def now(self) -> int:
+        return now_ms() + self._clock_offset_ms
+
+    def touched(self) -> None:
+        """The coordinator was asked something: it may want to be woken sooner."""
+        if self.coordinator is None:
+            return
+        deadline_ms = self.coordinator.next_deadline_ms()
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if deadline_ms is not None:
+            self._timer = self._loop.call_later(max(0, deadline_ms - self.now()) / 1000, self._tick)
+
+    def close(self) -> None:
+        self._unload()
+        self._replica.on_leadership = None
+
+    def forget_topic(self, topic: str) -> None:
+        if self.coordinator is not None:
+            self.coordinator.forget_topic(topic, _whatever)
+            self.touched()
+
+    def _leadership_changed(self) -> None:
+        if self._replica.ready and self.coordinator is None:
+            self._load()
+        elif not self._replica.leads and self.coordinator is not None:
+            self._unload()
+
+    def _load(self) -> None:
+        self.coordinator = coordinator = Coordinator(self._settings, random.Random(), self._append)
+        image = Image()
+        log, offset = self._replica.log, self._replica.log.start_offset
+        while offset < self._replica.high_watermark:
+            data = chunk_bytes(log.read(offset, self._replica.group.commit, READ_BYTES))
+            for position, size in split_batches(data):
+                for record in read_records(data[position : position + size]):
+                    if record.offset >= offset:
+                        image.apply(record.key or b"", record.value)
+                        offset = record.offset + 1
+                        self._records_since_snapshot += 1
+        coordinator.start(image, self.now())
+        for topic in coordinator.topics():
+            if not self._topic_exists(topic):
+                coordinator.forget_topic(topic, _whatever)
+        self.touched()
+
+    def _unload(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        coordinator, self.coordinator = self.coordinator, None
+        if coordinator is not None:
+            coordinator.unload(ErrorCode.NOT_COORDINATOR)
+
+    def _tick(self) -> None:
+        self._timer = None
+        if self.coordinator is not None:
+            self.coordinator.tick(self.now())
+            self.touched()
+
+    # The journal
+
+    def _append(self, records: Sequence[JournalRecord], done: "Callable[[ErrorCode], None]") -> None:
+        replica, coordinator = self._replica, self.coordinator
+        for number, (key, _) in enumerate(records):
+            if is_snapshot_begin(key):
+                self._snapshot_offset = replica.log.next_offset + number
+        time_ms = wall_ms()
+        batch = build_batch([Record(value, key, time_ms) for key, value in records])
+
+        def committed(refusal: Refusal | None) -> None:
+            done(ErrorCode.NONE if refusal is None else _error(refusal))
+            if self.coordinator is coordinator:
+                self.touched()
+
+        refusal = replica.append([batch], None, replica.now() + APPEND_TIMEOUT_MS, committed)
+        if refusal is not None:
+            done(_error(refusal))
+            return
+        self._records_since_snapshot += len(records)
+        if self._records_since_snapshot >= SNAPSHOT_EVERY and coordinator is not None:
+            self._records_since_snapshot = 0
+            self._loop.call_soon(self._write_snapshot, coordinator)
+
+    def _write_snapshot(self, coordinator: Coordinator) -> None:
+        if self.coordinator is coordinator:
+            coordinator.write_snapshot(self._snapshot_written)
+
+    def _snapshot_written(self, error: ErrorCode) -> None:
+        if error is ErrorCode.NONE and self._replica.leads:
+            deadline_ms = self._replica.now() + APPEND_TIMEOUT_MS
+            self._replica.move_start(self._snapshot_offset, deadline_ms, _nothing)
+
+
+class Coordinators:
+    """The seats of this node, by partition."""
+
+    def __init__(self, broker: "Broker") -> None:
+        self._broker = broker
+        self._settings = group_settings(broker.settings)
+        self._seats: dict[int, Seat] = {}
+        self._creating: asyncio.Task[None] | None = None
+
+    def carried(self) -> None:
+        """The internal topic, or its place on this node, has changed."""
+        topic = self._broker.topic_of(TOPIC)
+        for number, partition in enumerate(topic.partitions if topic is not None else ()):
+            replica = self._broker.node.replicas.get(partition.stream)
+            if replica is not None and number not in self._seats:
+                self._seats[number] = Seat(replica, self._settings, lambda name: name in self._broker.state.topics)
+
+    def close(self) -> None:
+        for seat in self._seats.values():
+            seat.close()
+
+    async def partition_of(self, group_id: str) -> tuple[int, Replica] | None:
+        """The partition that holds the group, and its replica here; the internal topic is made when it is missing."""
+        topic = self._broker.topic_of(TOPIC)
+        if topic is None:
+            deadline_ms = self._broker.now() + CREATE_TIMEOUT_MS
+            partitions = self._broker.settings.group_partitions
+            try:
+                topic = await create_topic(self._broker, TOPIC, partitions, internal=True, deadline_ms=deadline_ms)
+            except TopicError:
+                topic = self._broker.topic_of(TOPIC)
+            if topic is None:
+                return None
+        number = partition_of(group_id, len(topic.partitions))
+        replica = self._broker.node.replicas.get(topic.partitions[number].stream)
+        return None if replica is None else (number, replica)
+
+    async def seat_of(self, group_id: str) -> tuple[Seat, Coordinator] | ErrorCode:
+        """The coordinator of a group, or what a client is told instead."""
+        found = await self.partition_of(group_id)
+        if found is None:
+            return ErrorCode.COORDINATOR_NOT_AVAILABLE
+        number, replica = found
+        seat = self._seats.get(number)
+        if seat is None or not replica.leads:
+            return ErrorCode.NOT_COORDINATOR
+        if seat.coordinator is None:
+            await until(replica, lambda: replica.ready, CREATE_TIMEOUT_MS)
+        if seat.coordinator is None:
+            return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+        return seat, seat.coordinator
+
+    def all(self) -> list[Coordinator]:
+        """Those that are loaded."""
+        return [seat.coordinator for seat in self._seats.values() if seat.coordinator is not None]
+
+    def topic_deleted(self, name: str) -> None:
+        for seat in self._seats.values():
+            seat.forget_topic(name)
+
+
+def _error(refusal: Refusal) -> ErrorCode:
+    if refusal.reason in (Reason.NOT_LEADER, Reason.LEADERSHIP_LOST, Reason.TRANSFERRING):
+        return ErrorCode.NOT_COORDINATOR
+    return ErrorCode.COORDINATOR_NOT_AVAILABLE
+
+
+def _whatever(_error: ErrorCode) -> None:
+    """If it failed, loading does it again."""
+
+
+def _nothing(_refusal: Refusal | None) -> None:
+    """If the log start did not move, the next snapshot moves it."""

@@ -1,0 +1,158 @@
+"""ListOffsets, OffsetForLeaderEpoch, DeleteRecords."""
+
+from tidelog.raft import EntryKind
+from tidelog.server.handlers.call import Call, current, outcome
+from tidelog.server.replica import Replica
+from tidelog.wire.batch import CorruptBatchError
+from tidelog.wire.errors import ErrorCode
+from tidelog.wire.messages import (
+    DeleteRecordsResponse,
+    DeleteRecordsResponsePartition,
+    DeleteRecordsResponseTopic,
+    ListOffsetsRequestPartition,
+    ListOffsetsResponse,
+    ListOffsetsResponsePartition,
+    ListOffsetsResponseTopic,
+    OffsetForLeaderEpochRequestPartition,
+    OffsetForLeaderEpochResponse,
+    OffsetForLeaderEpochResponsePartition,
+    OffsetForLeaderEpochResponseTopic,
+)
+from tidelog.wire.records import newest_record, read_records
+
+LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED, EARLIEST_PENDING_UPLOAD = -1, -2, -3, -4, -5, -6
+NONE = -1
+READ_TIMEOUT_MS = 30_000
+
+
+def _fenced(replica: Replica, epoch: int) -> ErrorCode:
+    """A client that knows an older leader must learn the new one; one that knows a newer has come to the wrong node."""
+    if epoch < 0 or epoch == replica.group.term:
+        return ErrorCode.NONE
+    return ErrorCode.FENCED_LEADER_EPOCH if epoch < replica.group.term else ErrorCode.UNKNOWN_LEADER_EPOCH
+
+
+async def list_offsets(call: Call) -> ListOffsetsResponse:
+    response = ListOffsetsResponse()
+    for topic in call.request.topics:
+        answers = [await _list(call, topic.name, partition) for partition in topic.partitions]
+        response.topics.append(ListOffsetsResponseTopic(name=topic.name, partitions=answers))
+    return response
+
+
+async def _list(call: Call, name: str, asked: ListOffsetsRequestPartition) -> ListOffsetsResponsePartition:
+    answer = ListOffsetsResponsePartition(partition_index=asked.partition_index)
+    replica = call.broker.leader_of(name, asked.partition_index)
+    if isinstance(replica, ErrorCode):
+        answer.error_code = replica
+        return answer
+    deadline_ms = call.deadline_ms(call.request.timeout_ms or READ_TIMEOUT_MS)
+    answer.error_code = _fenced(replica, asked.current_leader_epoch) or await current(replica, deadline_ms)
+    if answer.error_code:
+        return answer
+    if asked.timestamp < EARLIEST_PENDING_UPLOAD:
+        answer.error_code = ErrorCode.UNSUPPORTED_VERSION
+        return answer
+    answer.offset, answer.timestamp = await _offset_at(replica, asked.timestamp)
+    if answer.offset >= 0:
+        answer.leader_epoch = replica.log.term_of_offset(answer.offset)
+        answer.old_style_offsets = [answer.offset][: asked.max_num_offsets]
+    return answer
+
+
+async def _offset_at(replica: Replica, timestamp: int) -> tuple[int, int]:
+    """(offset, its time) of what was asked for; -1 where there is none."""
+    match timestamp:
+        case -1:
+            return replica.high_watermark, NONE
+        case -2 | -4:
+            return replica.log.start_offset, NONE
+        case -5 | -6:  # nothing is tiered
+            return NONE, NONE
+        case -3:
+            index = replica.log.index_at_time(replica.log.newest_timestamp)
+            if index is None or await outcome(lambda done: replica.when_committed(index, done)):
+                return NONE, NONE
+            return newest_record(replica.log.entries(index, index, 1)[0].data)
+    return _first_at_time(replica, timestamp)
+
+
+def _first_at_time(replica: Replica, timestamp: int) -> tuple[int, int]:
+    """The first visible record at or after a time."""
+    log = replica.log
+    index = log.index_at_time(timestamp)
+    while index is not None and index <= replica.group.commit:
+        entry = log.entries(index, index, 1)[0]
+        if entry.kind is EntryKind.DATA:
+            try:
+                records = read_records(entry.data)
+            except CorruptBatchError:
+                records = []  # its producer's checksum is right, its content is not: no client can read it either
+            for record in records:
+                if record.timestamp >= timestamp and record.offset >= log.start_offset:
+                    return record.offset, record.timestamp
+        index = index + 1 if index < log.last_index else None
+    return NONE, NONE
+
+
+async def offset_for_leader_epoch(call: Call) -> OffsetForLeaderEpochResponse:
+    response = OffsetForLeaderEpochResponse()
+    for topic in call.request.topics:
+        answers = [_epoch_end(call, topic.topic, partition) for partition in topic.partitions]
+        response.topics.append(OffsetForLeaderEpochResponseTopic(topic=topic.topic, partitions=answers))
+    return response
+
+
+def _epoch_end(
+    call: Call, name: str, asked: OffsetForLeaderEpochRequestPartition
+) -> OffsetForLeaderEpochResponsePartition:
+    answer = OffsetForLeaderEpochResponsePartition(partition=asked.partition)
+    replica = call.broker.leader_of(name, asked.partition)
+    if isinstance(replica, ErrorCode):
+        answer.error_code = replica
+        return answer
+    answer.error_code = _fenced(replica, asked.current_leader_epoch)
+    if not replica.ready:
+        answer.error_code = ErrorCode.NOT_LEADER_OR_FOLLOWER
+    if not answer.error_code and asked.leader_epoch <= replica.group.term:
+        epoch, end = replica.log.end_of_term(asked.leader_epoch)
+        answer.leader_epoch, answer.end_offset = epoch, min(end, replica.high_watermark)
+    return answer
+
+
+async def delete_records(call: Call) -> DeleteRecordsResponse:
+    response = DeleteRecordsResponse()
+    deadline_ms = call.deadline_ms(call.request.timeout_ms)
+    for topic in call.request.topics:
+        answers = [
+            await _delete(call, topic.name, partition.partition_index, partition.offset, deadline_ms)
+            for partition in topic.partitions
+        ]
+        response.topics.append(DeleteRecordsResponseTopic(name=topic.name, partitions=answers))
+    return response
+
+
+async def _delete(
+    call: Call, name: str, partition: int, offset: int, deadline_ms: int
+) -> DeleteRecordsResponsePartition:
+    answer = DeleteRecordsResponsePartition(partition_index=partition, low_watermark=NONE)
+    topic = call.broker.topic_of(name)
+    replica = call.broker.leader_of(name, partition)
+    if isinstance(replica, ErrorCode):
+        answer.error_code = replica
+        return answer
+    if topic is not None and topic.internal:
+        answer.error_code = ErrorCode.POLICY_VIOLATION
+        return answer
+    answer.error_code = await current(replica, deadline_ms)
+    if answer.error_code:
+        return answer
+    target = replica.high_watermark if offset == LATEST else offset
+    if not 0 <= target <= replica.high_watermark:
+        answer.error_code = ErrorCode.OFFSET_OUT_OF_RANGE
+        return answer
+    if target > replica.log.start_offset:
+        answer.error_code = await outcome(lambda done: replica.move_start(target, deadline_ms, done))
+    if not answer.error_code:
+        answer.low_watermark = replica.log.start_offset
+    return answer

@@ -1,0 +1,87 @@
+"""Memory that is used again: for what clients send, and for what is read from files on its way to them.
+
+Fresh memory is what costs (docs/decisions 4): a page that was never touched has to be found and zeroed. So buffers stay
+with the pool for ever, and the pool finds out by itself when nobody looks at one any more: a batch on its way to the
+disk, to a follower or in the tail cache is a memoryview, and each view keeps a reference to its buffer. Nothing has to
+be given back, so nothing can be given back too early or forgotten.
+
+`Inlet` is the memory all connections of a node receive into, one after the other. What a connection keeps (a produced
+batch) stays where it arrived, and the next one receives behind it; what nobody keeps is overwritten. So a connection
+that is idle, or sends small requests, owns no memory at all.
+"""
+
+import sys
+from collections import deque
+
+CHUNK_BYTES = 1 << 20
+READ_BYTES_MIN = 64 << 10  # room that a read is offered at least; with less left, the next chunk is begun
+SIZE_MIN = 64 << 10
+LOOKS_MAX = 8  # buffers that are looked at before a new one is made; they are let go in about the order of their use
+_UNUSED = 3  # references to a buffer that only the pool has: the queue's, the variable's and the question's own
+
+
+class BufferPool:
+    def __init__(self, bytes_max: int) -> None:
+        self._bytes_max = bytes_max
+        self._buffers: dict[int, deque[bytearray]] = {}  # by size, least recently taken first
+        self.bytes = 0
+        """Of all buffers, used or not."""
+
+    def take(self, size: int) -> bytearray | None:
+        """A buffer of at least `size` bytes, with anything in it; None when the pool has reached its bound."""
+        rounded = max(SIZE_MIN, 1 << (size - 1).bit_length())
+        queue = self._buffers.setdefault(rounded, deque())
+        for _ in range(min(LOOKS_MAX, len(queue))):
+            buffer = queue.popleft()
+            queue.append(buffer)
+            if sys.getrefcount(buffer) == _UNUSED:
+                return buffer
+        if self.bytes + rounded > self._bytes_max:
+            self.release_unused(0)
+            if self.bytes + rounded > self._bytes_max:
+                return None
+        buffer = bytearray(rounded)
+        queue.append(buffer)
+        self.bytes += rounded
+        return buffer
+
+    def release_unused(self, bytes_kept: int) -> None:
+        """Give unused buffers back to the system, all but some."""
+        for size, queue in self._buffers.items():
+            for _ in range(len(queue)):
+                buffer = queue.popleft()
+                unused = sys.getrefcount(buffer) == _UNUSED - 1
+                if unused and bytes_kept < size:
+                    self.bytes -= size
+                    continue
+                bytes_kept -= size if unused else 0
+                queue.append(buffer)
+
+    @property
+    def exhausted(self) -> bool:
+        """Nothing of a usual size is left."""
+        return self.bytes + CHUNK_BYTES > self._bytes_max and not self._has_unused_chunk()
+
+    def _has_unused_chunk(self) -> bool:
+        queue = self._buffers.get(CHUNK_BYTES, deque())
+        return any(sys.getrefcount(buffer) == _UNUSED for buffer in queue)
+
+
+class Inlet:
+    def __init__(self, pool: BufferPool) -> None:
+        self._pool = pool
+        self._view = memoryview(bytearray(READ_BYTES_MIN))  # until the first connection asks
+        self._position = len(self._view)
+
+    def room(self) -> memoryview:
+        """Where to receive next. Valid until the next call; `keep` makes it last."""
+        if len(self._view) - self._position < READ_BYTES_MIN:
+            chunk = self._pool.take(CHUNK_BYTES)
+            # Connections stop reading when the pool is exhausted. What is read once more then has memory of its own.
+            self._view = memoryview(chunk if chunk is not None else bytearray(READ_BYTES_MIN))
+            self._position = 0
+        return self._view[self._position :]
+
+    def keep(self, size: int) -> None:
+        """Somebody looks at the first `size` bytes of `room`: receive behind them from now on."""
+        self._position += size

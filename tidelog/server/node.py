@@ -1,0 +1,180 @@
+"""The engine of one node: disk, consensus and their threads, driven turn by turn on the event loop.
+
+Whatever happens (a request, a message of another node, a report of a disk thread, a timer) is followed by one turn at
+the end of the loop's iteration: take in what the disk has done, let the core decide, send and write what it says. So
+everything that arrives together leaves together.
+
+A failure of the disk, or an inconsistency found anywhere in a turn, ends the node: `failed` is called once, nothing is
+acknowledged any more.
+"""
+
+import asyncio
+import contextlib
+import logging
+import random
+import time
+from collections.abc import Callable
+
+from tidelog.cluster import TopicConfig
+from tidelog.groups.producers import Producers
+from tidelog.raft import Configuration, Envelope, HardState, Host
+from tidelog.server.clock import now_ms
+from tidelog.server.replica import Replica
+from tidelog.server.settings import Settings
+from tidelog.storage import Disk, StorageThreads, Store, StoredVote
+
+log = logging.getLogger(__name__)
+
+SETTLE_AFTER_S = 2.0  # how often streams at rest are marked as such on disk
+
+
+class Node:
+    def __init__(self, settings: Settings, disk: Disk, failed: Callable[[BaseException], None]) -> None:
+        self.number = settings.node_id
+        self._settings = settings
+        self._loop = asyncio.get_running_loop()
+        self._failed = failed
+        self._failure: BaseException | None = None
+        self._turn_planned = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_ms = 0
+        self._now_ms = now_ms()
+        self._stopped = False
+        rng = random.Random()
+        self._store = Store(disk, settings.data_dir, settings.storage, rng)
+        self._store.on_report = self._from_thread
+        self._host = Host(settings.node_id, time.time_ns(), settings.raft, rng, self._now_ms)
+        self.replicas: dict[int, Replica] = {}
+        self.send: Callable[[Envelope], None] = _nobody_is_there
+        self._threads = StorageThreads(self._store, self._fail_from_thread)
+        self._settle_timer = self._loop.call_later(SETTLE_AFTER_S, self._settle)
+
+    def now(self) -> int:
+        return now_ms()
+
+    # Streams
+
+    @property
+    def streams_on_disk(self) -> list[int]:
+        return list(self._store.streams)
+
+    def carry(self, stream: int, voters: tuple[int, ...], config: TopicConfig) -> Replica:
+        """Take part in a stream: with the log that is here, or a new one that begins under `voters`."""
+        found = self._store.streams.get(stream)
+        stream_log = found or self._store.create_stream(stream, Configuration(voters=voters).encode())
+        vote = self._store.vote(stream)
+        configurations = [(index, Configuration.decode(content)) for index, content in stream_log.configurations()]
+        group = self._host.add(stream, stream_log, HardState(vote.term, vote.vote), configurations, now_ms())
+        producers = Producers(self._settings.producer_id_expiration_ms)
+        replica = Replica(stream_log, group, self._host, config, producers, self._request)
+        self.replicas[stream] = replica
+        self._plan_turn()
+        return replica
+
+    def drop(self, stream: int) -> None:
+        """Leave a stream and delete its log."""
+        replica = self.replicas.pop(stream, None)
+        if replica is not None:
+            effects = self._host.remove(stream, now_ms())
+            self._store.delete_stream(stream)
+            replica.close(effects)
+        elif stream in self._store.streams:
+            self._store.delete_stream(stream)
+
+    # The loop
+
+    def receive(self, envelope: Envelope) -> None:
+        self._host.receive(envelope, now_ms())
+        self._plan_turn()
+
+    def _request(self) -> int:
+        """The time, for somebody who is about to ask the core for something: what it decides is done this turn."""
+        self._plan_turn()
+        return now_ms()
+
+    def _plan_turn(self) -> None:
+        if not self._turn_planned:
+            self._turn_planned = True
+            self._loop.call_soon(self._turn)
+
+    def _turn(self) -> None:
+        self._turn_planned = False
+        if self._stopped:
+            return
+        if self._failure is not None:
+            self._stopped = True
+            self._failed(self._failure)
+            return
+        try:
+            self._decide()
+        except Exception as error:  # a core in doubt must not go on, whatever the doubt is
+            log.exception("node %d stops: its core is in doubt", self.number)
+            self._failure = error
+            self._plan_turn()
+
+    def _decide(self) -> None:
+        host, store, replicas = self._host, self._store, self.replicas
+        time_ms = now_ms()
+        delivered = store.deliver()
+        for stream_log in delivered.logs:
+            host.written(stream_log.stream, time_ms)
+        for stream, vote in delivered.votes:
+            host.hard_state_written(stream, HardState(vote.term, vote.vote), time_ms)
+        work = host.poll(time_ms)
+        for envelope in work.envelopes:
+            self.send(envelope)
+        for stream, effects in work.groups:
+            replica = replicas.get(stream)
+            if replica is None:
+                continue  # dropped while the effects of this turn were carried out
+            if effects.hard_state is not None:
+                store.save_vote(stream, StoredVote(effects.hard_state.term, effects.hard_state.vote))
+            replica.take(effects)
+        self._plan_timer(time_ms)
+
+    def _plan_timer(self, time_ms: int) -> None:
+        deadline_ms = self._host.next_deadline_ms()
+        if deadline_ms is None:
+            return
+        if self._timer is not None:
+            if self._timer_ms <= deadline_ms:
+                return  # it comes early enough, and asks again
+            self._timer.cancel()
+        self._timer_ms = deadline_ms
+        self._timer = self._loop.call_later(max(0, deadline_ms - time_ms) / 1000, self._timer_fired)
+
+    def _timer_fired(self) -> None:
+        self._timer = None
+        self._plan_turn()
+
+    def _settle(self) -> None:
+        for stream_log in self._store.streams.values():
+            stream_log.settle()
+        self._settle_timer = self._loop.call_later(SETTLE_AFTER_S, self._settle)
+
+    # Threads, failure, the end
+
+    def _from_thread(self) -> None:
+        with contextlib.suppress(RuntimeError):  # the loop is closed: the node has stopped
+            self._loop.call_soon_threadsafe(self._plan_turn)
+
+    def _fail_from_thread(self, error: BaseException) -> None:
+        self._failure = error
+        self._from_thread()
+
+    def stop(self) -> None:
+        """Write what waits and let go of the directory. Nothing is answered any more."""
+        self._stopped = True
+        self._settle_timer.cancel()
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._failure is None:
+            self._store.deliver()
+            for replica in self.replicas.values():
+                replica.save()
+            self._threads.stop()
+        self._store.close()
+
+
+def _nobody_is_there(envelope: Envelope) -> None:
+    raise AssertionError(f"a message for node {envelope.destination}, which this node has no connection to")

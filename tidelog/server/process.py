@@ -1,0 +1,74 @@
+"""One node as a process: the event loop, signals, and an orderly end.
+
+Exit status 0 only after an orderly stop. A disk that fails ends the process at once, with a line that says what
+happened: what was acknowledged is on disk, and nothing more is.
+"""
+
+import asyncio
+import gc
+import logging
+import signal
+import sys
+from collections.abc import Callable
+
+import uvloop
+
+from tidelog.server.broker import Broker
+from tidelog.server.listener import Listener
+from tidelog.server.settings import Settings
+from tidelog.storage import RealDisk, StorageError
+
+log = logging.getLogger(__name__)
+
+SWITCH_INTERVAL_S = 0.0005  # how soon a disk thread gets the interpreter back from a busy loop
+
+
+class ServerFailedError(Exception):
+    """The node cannot start or go on; the message says why, and what to do."""
+
+
+async def serve(settings: Settings, ready: Callable[[str, int], None]) -> None:
+    """Run a node until it is told to stop (SIGINT, SIGTERM). `ready` is told where it listens."""
+    loop = asyncio.get_running_loop()
+    ended: asyncio.Future[None] = loop.create_future()
+
+    def fail(error: BaseException) -> None:
+        if not ended.done():
+            ended.set_exception(ServerFailedError(f"node {settings.node_id} stops: {error}"))
+
+    def stop() -> None:
+        if not ended.done():
+            ended.set_result(None)
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, stop)
+    try:
+        broker = Broker(settings, RealDisk(settings.storage_sync), fail)  # type: ignore[arg-type]
+    except (StorageError, OSError) as error:
+        raise ServerFailedError(f"node {settings.node_id} cannot start: {error}") from error
+    listener = Listener(broker)
+    try:
+        try:
+            port = await listener.open(settings.host, settings.port)
+        except OSError as error:
+            raise ServerFailedError(f"cannot listen on {settings.host}:{settings.port}: {error.strerror}") from error
+        host = settings.advertised_host or settings.host
+        await broker.start(host, settings.advertised_port or port)
+        await listener.serve()
+        gc.freeze()  # what is there now stays: the collector need not look at it again
+        ready(host, port)
+        await ended
+    finally:
+        listener.close()
+        await broker.stop()
+
+
+def run(settings: Settings, ready: Callable[[str, int], None]) -> int:
+    sys.setswitchinterval(SWITCH_INTERVAL_S)
+    try:
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            runner.run(serve(settings, ready))
+    except ServerFailedError as error:
+        print(f"tidelog: {error}", file=sys.stderr)  # noqa: T201 - the process's last words
+        return 1
+    return 0

@@ -1,0 +1,212 @@
+"""Produce: record batches in, each to the end of its stream, acknowledged when a majority has it on disk.
+
+Everything a partition gets in one request is checked before any of it is appended. A batch is not copied and not looked
+into: its checksum is computed, its header read, and the memory it arrived in goes to the log.
+
+`acks` of 1 is as safe as -1 (all): there is no weaker promise to give. With 0 there is no answer, and a failure ends
+the connection, which is all that can be told.
+
+Promise 5. The first failure marks the connection; from then on its produces are refused, and one that was appended
+before that to a stream where an earlier one failed is not acknowledged either, although it may come to be committed:
+the earlier one, whose fate is unknown to the client, then was committed before it.
+"""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from tidelog.groups.producers import Numbers, Written
+from tidelog.raft import Refusal
+from tidelog.server.clock import wall_ms
+from tidelog.server.connection import Exchange
+from tidelog.server.refusals import error_of
+from tidelog.server.replica import Replica
+from tidelog.wire.batch import BatchHeader, Buffer, CorruptBatchError, check_batch
+from tidelog.wire.errors import ErrorCode
+from tidelog.wire.frames import read_header
+from tidelog.wire.message_set import UnsupportedMagicError, read_message_set
+from tidelog.wire.produce import PartitionAnswer, ProduceRequest, TopicName, read_produce, write_answer
+from tidelog.wire.records import InvalidBatchError, check_produced, set_append_time
+
+if TYPE_CHECKING:
+    from tidelog.server.broker import Broker
+
+BATCHES_SINCE = 3  # the version from which on a partition's records are one batch; before, a message set
+TIMEOUT_MS_MAX = 600_000
+_MAGIC_AT = 16
+
+
+class _Refused(Exception):
+    """A partition's records cannot be appended."""
+
+    def __init__(self, error: ErrorCode, message: str) -> None:
+        super().__init__(message)
+        self.error = error
+        self.message = message
+
+
+class Produce:
+    """One request under way."""
+
+    __slots__ = ("_acks", "_answers", "_broker", "_deadline_ms", "_exchange", "_missing", "_size", "_version")
+
+    def __init__(self, broker: "Broker", exchange: Exchange, frame: memoryview) -> None:
+        header, position = read_header(frame)
+        request = read_produce(frame, position, header.api_version)
+        self._broker = broker
+        self._exchange = exchange
+        self._version = header.api_version
+        self._size = len(frame)
+        self._acks = request.acks
+        self._deadline_ms = exchange.received_ms + min(max(request.timeout_ms, 0), TIMEOUT_MS_MAX)
+        self._missing = 1  # until every partition was begun
+        self._answers: list[tuple[TopicName, list[PartitionAnswer]]] = []
+        broker.produce_begun(self._size)
+        self._begin(request)
+
+    def _begin(self, request: ProduceRequest) -> None:
+        problem = self._problem_with(request)
+        for name, partitions in request.topics:
+            answers: list[PartitionAnswer] = []
+            self._answers.append((name, answers))
+            for number, records in partitions:
+                place = len(answers)
+                answers.append(PartitionAnswer(number, ErrorCode.NONE))
+                if problem is not None:
+                    answers[place] = PartitionAnswer(number, problem[0], message=problem[1])
+                    continue
+                try:
+                    self._append(name, number, records, answers, place)
+                except _Refused as refused:
+                    answers[place] = PartitionAnswer(number, refused.error, message=refused.message)
+                    self._exchange.connection.failed = True
+        self._one_done()
+
+    def _problem_with(self, request: ProduceRequest) -> tuple[ErrorCode, str] | None:
+        """What is wrong with the request as a whole."""
+        connection = self._exchange.connection
+        if connection.failed:
+            return ErrorCode.NOT_LEADER_OR_FOLLOWER, "an earlier produce on this connection failed: reconnect"
+        if request.acks not in (-1, 0, 1):
+            connection.failed = True
+            return ErrorCode.INVALID_REQUIRED_ACKS, f"acks is {request.acks}; it must be -1, 0 or 1"
+        if request.transactional_id is not None:
+            connection.failed = True
+            return ErrorCode.INVALID_REQUEST, "transactions are not supported"
+        return None
+
+    def _append(
+        self, name: TopicName, number: int, records: memoryview | None, answers: list[PartitionAnswer], place: int
+    ) -> None:
+        replica = self._broker.leader_of(name, number)
+        if isinstance(replica, ErrorCode):
+            raise _Refused(replica, f"{name}-{number}: {replica.name}")
+        if not records:
+            raise _Refused(ErrorCode.INVALID_RECORD, "no records")
+        append_time_ms = wall_ms() if replica.config.append_time else -1
+        if self._version >= BATCHES_SINCE:
+            batches: Sequence[tuple[Buffer, BatchHeader]] = (self._checked(replica, records),)
+        else:
+            batches = self._converted(replica, records)
+        if append_time_ms >= 0:
+            for batch, _ in batches:
+                set_append_time(batch, append_time_ms)  # type: ignore[arg-type]
+        numbers = _numbers(batches[0][1])
+        if numbers is not None:
+            known = replica.producers.check(numbers, wall_ms())
+            if isinstance(known, ErrorCode):
+                raise _Refused(known, f"producer {numbers.producer_id}: sequence {numbers.first_sequence}")
+            if known is not None:
+                self._wait_for_duplicate(replica, numbers, known, answers, place)
+                return
+        offset = replica.log.next_offset
+        answers[place] = PartitionAnswer(number, 0, offset, append_time_ms, replica.log.start_offset)
+        connection = self._exchange.connection
+
+        def done(refusal: Refusal | None) -> None:
+            if refusal is not None:
+                connection.fail(replica.stream)
+                answers[place] = PartitionAnswer(number, error_of(refusal), message=refusal.reason.value)
+            elif replica.stream in connection.failed_streams:
+                answers[place] = PartitionAnswer(
+                    number, ErrorCode.REQUEST_TIMED_OUT, message="an earlier produce on this connection failed"
+                )
+            self._one_done()
+
+        refusal = replica.append([batch for batch, _ in batches], numbers, self._deadline_ms, done)
+        if refusal is not None:
+            raise _Refused(error_of(refusal), refusal.detail or refusal.reason.value)
+        self._missing += 1
+
+    def _wait_for_duplicate(
+        self, replica: Replica, numbers: Numbers, known: Written, answers: list[PartitionAnswer], place: int
+    ) -> None:
+        """The batch is in the log already; it is acknowledged when it is committed."""
+        number = answers[place].partition
+        answers[place] = PartitionAnswer(number, 0, known.base_offset, -1, replica.log.start_offset)
+        pending_index = replica.producers.pending_index(numbers.producer_id)
+        if pending_index is None:
+            return
+
+        def done(refusal: Refusal | None) -> None:
+            if refusal is not None:
+                self._exchange.connection.fail(replica.stream)
+                answers[place] = PartitionAnswer(number, error_of(refusal), message=refusal.reason.value)
+            self._one_done()
+
+        self._missing += 1
+        replica.when_committed(pending_index, done)
+
+    def _checked(self, replica: Replica, records: memoryview) -> tuple[memoryview, BatchHeader]:
+        """The one batch of a partition, if it may be appended."""
+        try:
+            header = check_batch(records)
+            if header.size != len(records):
+                raise _Refused(ErrorCode.INVALID_RECORD, "a produce request holds one batch a partition")
+            if header.size > replica.config.max_message_bytes:
+                raise _Refused(
+                    ErrorCode.MESSAGE_TOO_LARGE,
+                    f"a batch of {header.size} bytes; max.message.bytes is {replica.config.max_message_bytes}",
+                )
+            check_produced(header, records, self._version)
+        except CorruptBatchError as error:
+            if len(records) > _MAGIC_AT and records[_MAGIC_AT] in (0, 1):
+                raise _Refused(ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT, "message sets need Produce 0 to 2") from None
+            raise _Refused(ErrorCode.CORRUPT_MESSAGE, str(error)) from None
+        except InvalidBatchError as error:
+            raise _Refused(ErrorCode(error.reason.kafka_error), str(error)) from None
+        return records, header
+
+    def _converted(self, replica: Replica, records: memoryview) -> list[tuple[Buffer, BatchHeader]]:
+        """An old client's message set, as batches."""
+        limit = replica.config.max_message_bytes
+        try:
+            batches = read_message_set(records, bytes_max=self._broker.settings.request_bytes_max)
+            checked: list[tuple[Buffer, BatchHeader]] = [(batch, check_batch(batch)) for batch in batches]
+        except UnsupportedMagicError as error:
+            raise _Refused(ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT, str(error)) from None
+        except CorruptBatchError as error:
+            raise _Refused(ErrorCode.CORRUPT_MESSAGE, str(error)) from None
+        if not checked:
+            raise _Refused(ErrorCode.INVALID_RECORD, "no records")
+        if any(header.size > limit for _, header in checked):
+            raise _Refused(ErrorCode.MESSAGE_TOO_LARGE, f"max.message.bytes is {limit}")
+        return checked
+
+    def _one_done(self) -> None:
+        self._missing -= 1
+        if self._missing:
+            return
+        broker, exchange = self._broker, self._exchange
+        mute_ms = broker.quotas.write.charge(self._size, exchange.received_ms)
+        broker.produce_ended(self._size)
+        if self._acks == 0:
+            exchange.answer((), mute_ms)
+        else:
+            answer = write_answer(self._version, exchange.correlation_id, self._answers, mute_ms)
+            exchange.answer((answer,), mute_ms)
+
+
+def _numbers(header: BatchHeader) -> Numbers | None:
+    if header.producer_id < 0:
+        return None
+    return Numbers.of(header.producer_id, header.producer_epoch, header.base_sequence, header.record_count)

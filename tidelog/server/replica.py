@@ -1,0 +1,185 @@
+"""One log stream on this node: its log, its consensus group, and what the server has made of the committed entries.
+
+    start_offset <= high_watermark <= log.next_offset
+
+A consumer sees nothing at or above the high watermark: the offset behind the last committed record. It never falls
+while the process lives; after a restart it begins at the log start and rises when the group has a leader again.
+
+Committed entries are applied in order, once each: a log-start entry moves the log start, a record batch of an
+idempotent producer goes into `producers`. The state is saved from time to time with the index it belongs to
+(`StreamLog.save_application`), so a restart reads only the headers of the batches behind it.
+"""
+
+import struct
+from collections.abc import Callable, Sequence
+
+from tidelog.cluster import TopicConfig
+from tidelog.groups.producers import Numbers, Producers
+from tidelog.raft import Answer, Buffer, Committed, Effects, EntryKind, Group, Host, Readable, Reason, Refusal, Role
+from tidelog.server.clock import wall_ms
+from tidelog.storage import StreamLog
+
+APPLICATION_ENTRIES_MAX = 200_000  # entries whose headers a restart has to read, at most; about half a second
+
+LOG_START = struct.Struct(">q")
+_PRODUCER_AT = 43
+_PRODUCER = struct.Struct(">qhii")  # producer id, epoch, base sequence, record count
+_BASE_OFFSET = struct.Struct(">q")
+
+Done = Callable[[Refusal | None], None]
+"""Called once: with None when the entries are committed (or the read may be served), else with the reason why not."""
+
+_LOST = Refusal(Reason.LEADERSHIP_LOST)
+
+
+class Replica:
+    def __init__(
+        self,
+        log: StreamLog,
+        group: Group,
+        host: Host,
+        config: TopicConfig,
+        producers: Producers,
+        now: Callable[[], int],
+    ) -> None:
+        self.stream = log.stream
+        self.log = log
+        self.group = group
+        self.config = config
+        self.producers = producers
+        self.high_watermark = log.start_offset
+        self.watchers: dict[object, Callable[[], None]] = {}
+        """Called when the high watermark, the log start or the leadership has moved, or the leader became ready."""
+        self.on_commit: Callable[[], None] | None = None
+        """For the owner of an internal stream, which applies the records itself."""
+        self.on_leadership: Callable[[], None] | None = None
+        self._host = host
+        self.now = now
+        """The node's clock, in milliseconds. Asking it announces that the core is about to get work."""
+        self._was_ready = False
+        self._waiting: dict[int, tuple[int, list[Done]]] = {}  # ticket -> (last index, whom to tell)
+        saved_index, saved = log.application
+        producers.restore(saved)
+        self._applied_index = max(saved_index, log.first_index - 1)
+
+    @property
+    def leads(self) -> bool:
+        return self.group.role is Role.LEADER
+
+    @property
+    def ready(self) -> bool:
+        """This node leads, and everything before its term is committed: it may answer for the stream."""
+        return self.group.ready
+
+    # Requests
+
+    def propose(self, kind: EntryKind, data: Sequence[Buffer], deadline_ms: int, done: Done) -> Refusal | None:
+        """Append entries; `done` is called when they are committed. A refusal at once means: nothing was appended."""
+        ticket = self._host.propose(self.stream, kind, data, deadline_ms, self.now())
+        if isinstance(ticket, Refusal):
+            return ticket
+        self._waiting[ticket] = (self.log.last_index, [done])
+        return None
+
+    def append(
+        self, batches: Sequence[Buffer], numbers: Numbers | None, deadline_ms: int, done: Done
+    ) -> Refusal | None:
+        """Append checked record batches; the first one's base offset is `log.next_offset` before the call.
+
+        `numbers` are those of an idempotent producer, who sends one batch at a time.
+        """
+        offset = self.log.next_offset
+        refusal = self.propose(EntryKind.DATA, batches, deadline_ms, done)
+        if refusal is None and numbers is not None:
+            self.producers.appended(numbers, offset, self.log.last_index, wall_ms())
+        return refusal
+
+    def when_committed(self, index: int, done: Done) -> None:
+        """Wait with whoever appended the entry at `index`."""
+        for last_index, waiting in self._waiting.values():
+            if last_index >= index:
+                waiting.append(done)
+                return
+        done(None if index <= self._applied_index else _LOST)
+
+    def read_when_current(self, deadline_ms: int, done: Done) -> Refusal | None:
+        """`done` is called when the high watermark holds everything that was acknowledged before this call."""
+        now_ms = self.now()
+        if self._host.lease_index(self.stream, now_ms) is not None:
+            done(None)
+            return None
+        ticket = self._host.read(self.stream, deadline_ms, now_ms)
+        if isinstance(ticket, Refusal):
+            return ticket
+        self._waiting[ticket] = (0, [done])
+        return None
+
+    def move_start(self, offset: int, deadline_ms: int, done: Done) -> Refusal | None:
+        """Delete everything before `offset`, on all replicas."""
+        return self.propose(EntryKind.LOG_START, (LOG_START.pack(offset),), deadline_ms, done)
+
+    # Effects
+
+    def take(self, effects: Effects) -> None:
+        if effects.commit is not None:
+            self._committed(effects.commit)
+        for answer in effects.answers:
+            self._answered(answer)
+        if effects.leadership is not None and effects.leadership.role is not Role.LEADER:
+            self.producers.leadership_ended()
+        if effects.leadership is not None or self._was_ready != self.group.ready:
+            self._was_ready = self.group.ready
+            if self.on_leadership is not None:
+                self.on_leadership()
+            self._tell_watchers()
+
+    def close(self, effects: Effects) -> None:
+        """The node lets go of the stream; `effects` refuse all that is unanswered."""
+        for answer in effects.answers:
+            self._answered(answer)
+        self._tell_watchers()
+
+    def save(self) -> None:
+        """Make durable what was made of the log, as far as the log itself is durable."""
+        saved_index = self.log.application[0]
+        if saved_index < self._applied_index <= self.log.durable_index:
+            self.log.save_application(self._applied_index, self.producers.encode(wall_ms()))
+
+    def _committed(self, index: int) -> None:
+        log = self.log
+        if index > self._applied_index:
+            first, self._applied_index = self._applied_index + 1, index
+            self._apply(first, index)
+            if index - log.application[0] > APPLICATION_ENTRIES_MAX:
+                self.save()
+        high_watermark = log.offset_after(index)
+        if high_watermark > self.high_watermark:
+            self.high_watermark = high_watermark
+            if self.on_commit is not None:
+                self.on_commit()
+            self._tell_watchers()
+
+    def _apply(self, first: int, last: int) -> None:
+        log = self.log
+        for index, header in log.batch_headers(first, last):
+            producer_id, epoch, sequence, count = _PRODUCER.unpack_from(header, _PRODUCER_AT)
+            if producer_id >= 0:
+                numbers = Numbers.of(producer_id, epoch, sequence, count)
+                self.producers.committed(numbers, _BASE_OFFSET.unpack_from(header)[0], index, wall_ms())
+        for entry in log.own_entries(first, last):
+            if entry.kind is EntryKind.LOG_START:
+                (offset,) = LOG_START.unpack(entry.data)
+                log.trim(offset, last)
+                self.high_watermark = max(self.high_watermark, log.start_offset)
+                self._tell_watchers()
+
+    def _answered(self, answer: Answer) -> None:
+        _, waiting = self._waiting.pop(answer.ticket)
+        refusal = None if isinstance(answer, Committed | Readable) else answer.refusal
+        for done in waiting:
+            done(refusal)
+
+    def _tell_watchers(self) -> None:
+        if self.watchers:
+            for wake in list(self.watchers.values()):
+                wake()

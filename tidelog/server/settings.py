@@ -1,0 +1,159 @@
+"""Every setting of a node: one list, with kind, default and meaning.
+
+A setting `group_initial_rebalance_delay_ms` is written `group.initial.rebalance.delay.ms` in the TOML file, in `--set`
+and in Kafka's DescribeConfigs, and `TIDELOG_GROUP_INITIAL_REBALANCE_DELAY_MS` in the environment. File, environment and
+flags are taken in rising order. Those marked `live` can be changed while the node runs (IncrementalAlterConfigs).
+"""
+
+import dataclasses
+import os
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from tidelog.raft import RaftSettings
+from tidelog.storage import StorageSettings
+
+MIB = 1 << 20
+ENVIRONMENT_PREFIX = "TIDELOG_"
+
+
+class SettingsError(ValueError):
+    """A setting that does not exist or a value it cannot have."""
+
+
+def _setting(default: Any, doc: str, *, live: bool = False, low: int | None = 0, choices: tuple[str, ...] = ()) -> Any:
+    return field(default=default, metadata={"doc": doc, "live": live, "low": low, "choices": choices})
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    node_id: int = _setting(1, "this node's number in the cluster", low=1)
+    rack: str = _setting("", "the data centre (rack) the node stands in")
+    data_dir: str = _setting("data", "folder that holds the node's logs")
+    host: str = _setting("127.0.0.1", "address to listen on")
+    port: int = _setting(9092, "port to listen on; 0 takes a free one")
+    advertised_host: str = _setting("", "host that clients are told; empty: the one listened on")
+    advertised_port: int = _setting(0, "port that clients are told; 0: the one listened on")
+
+    storage_sync: str = _setting(
+        "fdatasync",
+        "when a write counts as durable; `range` and `none` give up promise 1",
+        choices=("fdatasync", "range", "none"),
+    )
+    storage_segment_bytes: int = _setting(256 * MIB, "data of one segment", low=1 * MIB)
+    storage_tail_cache_bytes: int = _setting(64 * MIB, "newest entries kept in memory, all streams together", low=1)
+    raft_heartbeat_ms: int = _setting(100, "how often a leader with work speaks to its followers", low=1)
+    raft_election_timeout_ms: int = _setting(1_000, "silence after which a follower may campaign", low=2)
+
+    connections_max: int = _setting(10_000, "connections above this are closed at once", low=1)
+    connections_idle_ms: int = _setting(600_000, "a connection that neither sends nor takes anything is closed", low=1)
+    request_bytes_max: int = _setting(100 * MIB, "largest request", low=1024)
+    request_control_bytes_max: int = _setting(2 * MIB, "largest request other than Produce", low=1024)
+    requests_inflight_max: int = _setting(256, "requests of one connection that are begun and not answered", low=1)
+    memory_receive_bytes: int = _setting(
+        384 * MIB, "memory for what clients send; above it their sockets are not read", low=4 * MIB
+    )
+    memory_produce_bytes: int = _setting(48 * MIB, "produced and not yet committed; above it produces wait", low=1)
+    memory_fetch_bytes: int = _setting(256 * MIB, "fetched and not yet sent; above it fetches wait", low=1 * MIB)
+    fetch_bytes_max: int = _setting(8 * MIB, "largest answer to one Fetch, unless one batch is larger", low=1)
+
+    topic_auto_create: bool = _setting(True, "create topics that clients ask for and that are not there", live=True)
+    topic_partitions: int = _setting(1, "partitions of a topic created without a number", live=True, low=1)
+    topic_partitions_max: int = _setting(10_000, "most partitions one topic may have", low=1)
+
+    quota_write_bytes_per_second: int = _setting(0, "all producers of this node together; 0: no bound", live=True)
+    quota_tail_read_bytes_per_second: int = _setting(0, "reads served from memory; 0: no bound", live=True)
+    quota_catch_up_read_bytes_per_second: int = _setting(0, "reads served from disk; 0: no bound", live=True)
+
+    group_initial_rebalance_delay_ms: int = _setting(3_000, "how long a new group waits for more members")
+    group_min_session_timeout_ms: int = _setting(6_000, "shortest session timeout a member may ask for")
+    group_max_session_timeout_ms: int = _setting(1_800_000, "longest session timeout a member may ask for")
+    group_max_size: int = _setting(10_000, "most members of one group", low=1)
+    group_offsets_retention_ms: int = _setting(604_800_000, "how long offsets outlive their group's last member")
+    group_partitions: int = _setting(8, "partitions of the internal topic that holds groups; set once", low=1)
+    producer_id_expiration_ms: int = _setting(86_400_000, "an idempotent producer idle for longer is forgotten", low=1)
+
+    def __post_init__(self) -> None:
+        for item in dataclasses.fields(self):
+            _check(item, getattr(self, item.name))
+
+    @property
+    def storage(self) -> StorageSettings:
+        return StorageSettings(segment_bytes=self.storage_segment_bytes, tail_cache_bytes=self.storage_tail_cache_bytes)
+
+    @property
+    def raft(self) -> RaftSettings:
+        return RaftSettings(heartbeat_ms=self.raft_heartbeat_ms, election_timeout_ms=self.raft_election_timeout_ms)
+
+    def changed(self, texts: Mapping[str, str]) -> "Settings":
+        """With some settings, by their dotted names, given as text."""
+        values = {field_of(name).name: _parse(field_of(name), text) for name, text in texts.items()}
+        return dataclasses.replace(self, **values)
+
+
+def dotted(field_name: str) -> str:
+    return field_name.replace("_", ".")
+
+
+_BY_NAME = {dotted(item.name): item for item in dataclasses.fields(Settings)}
+
+
+def field_of(name: str) -> "dataclasses.Field[Any]":
+    found = _BY_NAME.get(name)
+    if found is None:
+        raise SettingsError(f"there is no setting {name!r}; `tidelog server --help` lists them")
+    return found
+
+
+def load_settings(path: str | None, environment: Mapping[str, str], flags: Mapping[str, str]) -> Settings:
+    """From a TOML file, the environment and flags (dotted names to text), in rising order."""
+    texts: dict[str, str] = {}
+    if path is not None:
+        try:
+            with open(path, "rb") as file:
+                content = tomllib.load(file)
+        except OSError as error:
+            raise SettingsError(f"cannot read {path}: {error.strerror}") from None
+        except tomllib.TOMLDecodeError as error:
+            raise SettingsError(f"{path}: {error}") from None
+        texts |= _flatten(content)
+    for item in dataclasses.fields(Settings):
+        value = environment.get(ENVIRONMENT_PREFIX + item.name.upper())
+        if value is not None:
+            texts[dotted(item.name)] = value
+    settings = Settings().changed(texts | dict(flags))
+    return dataclasses.replace(settings, data_dir=os.path.abspath(settings.data_dir))
+
+
+def _flatten(table: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
+    texts: dict[str, str] = {}
+    for key, value in table.items():
+        if isinstance(value, dict):
+            texts |= _flatten(value, f"{prefix}{key}.")
+        else:
+            texts[prefix + key] = str(value).lower() if isinstance(value, bool) else str(value)
+    return texts
+
+
+def _parse(item: "dataclasses.Field[Any]", text: str) -> object:
+    match item.default:
+        case bool():
+            if text not in ("true", "false"):
+                raise SettingsError(f"{dotted(item.name)} is {text!r}; it must be true or false")
+            return text == "true"
+        case int():
+            try:
+                return int(text)
+            except ValueError:
+                raise SettingsError(f"{dotted(item.name)} is {text!r}; it must be a whole number") from None
+    return text
+
+
+def _check(item: "dataclasses.Field[Any]", value: Any) -> None:
+    low, choices = item.metadata["low"], item.metadata["choices"]
+    if isinstance(value, int) and low is not None and value < low:
+        raise SettingsError(f"{dotted(item.name)} is {value}; it must be at least {low}")
+    if choices and value not in choices:
+        raise SettingsError(f"{dotted(item.name)} is {value!r}; it must be one of {', '.join(choices)}")

@@ -1,0 +1,162 @@
+"""Topics made and changed: what is checked before the cluster's log is asked, and what is waited for after."""
+
+import asyncio
+import re
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from tidelog.cluster import Applied, Command, CreateTopic, InvalidConfigError, Rejection, Topic, check_topic_config
+from tidelog.server.cluster_log import CommandRefusedError
+from tidelog.server.refusals import error_of
+from tidelog.server.replica import Replica
+from tidelog.wire.errors import ErrorCode
+
+if TYPE_CHECKING:
+    from tidelog.server.broker import Broker
+
+NAME_BYTES_MAX = 249
+INTERNAL_PREFIX = "__"
+_NAME = re.compile(r"[a-zA-Z0-9._-]+")
+
+_REJECTIONS = {
+    Rejection.TOPIC_EXISTS: ErrorCode.TOPIC_ALREADY_EXISTS,
+    Rejection.TOPIC_UNKNOWN: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+    Rejection.PARTITIONS_CHANGED: ErrorCode.INVALID_PARTITIONS,
+}
+
+
+class TopicError(Exception):
+    """A topic that cannot be made or changed, and why."""
+
+    def __init__(self, code: ErrorCode, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+        self.message = message
+
+
+def check_name(name: str) -> None:
+    if not name or len(name) > NAME_BYTES_MAX or name in (".", "..") or not _NAME.fullmatch(name):
+        raise TopicError(
+            ErrorCode.INVALID_TOPIC_EXCEPTION,
+            f"{name[:NAME_BYTES_MAX]!r}: a topic's name has 1 to {NAME_BYTES_MAX} letters, digits, dots, _ or -",
+        )
+
+
+def check_configs(configs: Mapping[str, str | None]) -> None:
+    for name, value in configs.items():
+        try:
+            check_topic_config(name, value)
+        except InvalidConfigError as error:
+            raise TopicError(ErrorCode.INVALID_CONFIG, str(error)) from None
+
+
+def place(broker: "Broker", partitions: int, replication: int) -> list[tuple[int, ...]]:
+    """Nodes for each of so many new partitions; -1 stands for the default."""
+    nodes = sorted(broker.state.nodes)
+    if replication == -1:
+        replication = min(3, len(nodes))
+    if not 1 <= replication <= len(nodes):
+        raise TopicError(
+            ErrorCode.INVALID_REPLICATION_FACTOR, f"replication {replication}; there are {len(nodes)} nodes"
+        )
+    return [
+        tuple(nodes[(partition + replica) % len(nodes)] for replica in range(replication))
+        for partition in range(partitions)
+    ]
+
+
+def plan_topic(
+    broker: "Broker",
+    name: str,
+    partitions: int = -1,
+    replication: int = -1,
+    assignment: Sequence[Sequence[int]] | None = None,
+    configs: Mapping[str, str] | None = None,
+    *,
+    internal: bool = False,
+) -> CreateTopic:
+    """The command that makes a topic, if all that is asked for can be had."""
+    check_name(name)
+    if name in broker.state.topics:
+        raise TopicError(ErrorCode.TOPIC_ALREADY_EXISTS, f"topic {name!r} is there already")
+    settings = broker.live()
+    if assignment is None:
+        partitions = settings.topic_partitions if partitions == -1 else partitions
+        _check_count(partitions, settings.topic_partitions_max)
+        assignment = place(broker, partitions, replication)
+    else:
+        _check_count(len(assignment), settings.topic_partitions_max)
+        check_assignment(broker, assignment)
+    check_configs(configs or {})
+    return CreateTopic(name, uuid.uuid4(), [list(nodes) for nodes in assignment], dict(configs or {}), internal)
+
+
+def _check_count(partitions: int, partitions_max: int) -> None:
+    if not 1 <= partitions <= partitions_max:
+        raise TopicError(
+            ErrorCode.INVALID_PARTITIONS, f"{partitions} partitions; between 1 and {partitions_max} are allowed"
+        )
+
+
+def check_assignment(broker: "Broker", assignment: Sequence[Sequence[int]]) -> None:
+    for nodes in assignment:
+        if not nodes or len(set(nodes)) != len(nodes) or not set(nodes) <= set(broker.state.nodes):
+            raise TopicError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, f"{list(nodes)} are not different known nodes")
+
+
+async def submit(broker: "Broker", command: Command, deadline_ms: int) -> Applied:
+    """Have the cluster carry out a command; raises TopicError when it cannot."""
+    try:
+        applied = await broker.cluster.submit(command, max(1, deadline_ms - broker.now()))
+    except CommandRefusedError as error:
+        code = error_of(error.refusal)
+        if code is ErrorCode.NOT_LEADER_OR_FOLLOWER:
+            code = ErrorCode.NOT_CONTROLLER
+        raise TopicError(code, str(error)) from None
+    if applied.rejection is not None:
+        raise TopicError(_REJECTIONS[applied.rejection], applied.rejection.value)
+    return applied
+
+
+async def create_topic(
+    broker: "Broker", name: str, partitions: int = -1, *, internal: bool = False, deadline_ms: int
+) -> Topic:
+    """Make a topic with default settings, and wait until it can be written to."""
+    applied = await submit(broker, plan_topic(broker, name, partitions, internal=internal), deadline_ms)
+    assert applied.topic is not None
+    await until_led(broker, applied.topic, deadline_ms)
+    return applied.topic
+
+
+async def until_led(broker: "Broker", topic: Topic, deadline_ms: int) -> None:
+    """Wait until every stream of the topic that is here knows its leader, who can serve; or until the time is up."""
+    for partition in topic.partitions:
+        replica = broker.node.replicas.get(partition.stream)
+        if replica is not None:
+            await until(replica, lambda replica=replica: _is_led(replica), deadline_ms - broker.now())
+
+
+def _is_led(replica: Replica) -> bool:
+    return replica.ready if replica.leads else replica.group.leader is not None
+
+
+async def until(replica: Replica, condition: Callable[[], bool], timeout_ms: int) -> bool:
+    """Wait for something that comes about when the replica commits or its leader changes."""
+    if condition():
+        return True
+    came = asyncio.get_running_loop().create_future()
+    watcher = object()
+
+    def look() -> None:
+        if condition() and not came.done():
+            came.set_result(None)
+
+    replica.watchers[watcher] = look
+    try:
+        await asyncio.wait_for(came, max(0, timeout_ms) / 1000)
+    except TimeoutError:
+        return False
+    finally:
+        replica.watchers.pop(watcher, None)
+    return True

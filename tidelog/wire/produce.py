@@ -1,0 +1,237 @@
+"""Produce, by hand: the one request whose cost decides how fast the log is.
+
+The tables in `messages.produce` describe the same bytes, and a test compares the two. This path differs in what it
+leaves out: no object per field, record batches stay where they lie in the request, and an answer without hints is one
+join of bytes.
+
+Cost: about 3 µs to read a request with one partition, 2 µs to answer it.
+"""
+
+import struct
+from collections.abc import Sequence
+from typing import NamedTuple
+from uuid import UUID
+
+from tidelog.wire.errors import ProtocolError
+
+VERSION_MAX = 13
+TRANSACTIONAL_SINCE = 3
+FLEXIBLE_SINCE = 9
+TOPIC_ID_SINCE = 13
+
+_ACKS_TIMEOUT = struct.Struct(">hi")
+_INT16 = struct.Struct(">h")
+_INT32 = struct.Struct(">i")
+_PARTITION = struct.Struct(">ii")
+_HEAD = struct.Struct(">ii")
+_ANSWER_V0 = struct.Struct(">ihq")
+_ANSWER_V2 = struct.Struct(">ihqq")
+_ANSWER_V5 = struct.Struct(">ihqqq")
+_NO_ERRORS_CLASSIC = struct.pack(">ih", 0, -1)  # no record errors, no message
+_NO_ERRORS_FLEXIBLE = b"\x01\x00\x00"  # no record errors, no message, no tags
+
+TopicName = str | UUID
+
+
+class ProducedPartition(NamedTuple):
+    partition: int
+    records: memoryview | None
+
+
+class ProduceRequest(NamedTuple):
+    transactional_id: str | None
+    acks: int
+    timeout_ms: int
+    topics: list[tuple[TopicName, list[ProducedPartition]]]
+
+
+class PartitionAnswer(NamedTuple):
+    partition: int
+    error: int
+    base_offset: int = -1
+    append_time_ms: int = -1
+    start_offset: int = -1
+    message: str | None = None
+
+
+def read_produce(frame: memoryview, position: int, version: int) -> ProduceRequest:
+    """The request behind its header. Raises ProtocolError on anything malformed."""
+    try:
+        if version >= FLEXIBLE_SINCE:
+            request, position = _read_flexible(frame, position, version)
+        else:
+            request, position = _read_classic(frame, position, version)
+    except (struct.error, IndexError):
+        raise ProtocolError("a Produce request ends too early") from None
+    except UnicodeDecodeError:
+        raise ProtocolError("a topic's name is no UTF-8") from None
+    if position != len(frame):
+        raise ProtocolError(f"{len(frame) - position} stray bytes behind a Produce request")
+    return request
+
+
+def _read_classic(frame: memoryview, position: int, version: int) -> tuple[ProduceRequest, int]:
+    transactional_id = None
+    if version >= TRANSACTIONAL_SINCE:
+        (length,) = _INT16.unpack_from(frame, position)
+        position += 2
+        if length >= 0:
+            transactional_id, position = _text(frame, position, length)
+    acks, timeout_ms = _ACKS_TIMEOUT.unpack_from(frame, position)
+    (topic_count,) = _INT32.unpack_from(frame, position + 6)
+    position += 10
+    topics: list[tuple[TopicName, list[ProducedPartition]]] = []
+    for _ in range(topic_count):
+        (length,) = _INT16.unpack_from(frame, position)
+        name, position = _text(frame, position + 2, length)
+        (partition_count,) = _INT32.unpack_from(frame, position)
+        position += 4
+        partitions: list[ProducedPartition] = []
+        for _ in range(partition_count):
+            number, length = _PARTITION.unpack_from(frame, position)
+            position += 8
+            records = None
+            if length >= 0:
+                records, position = _slice(frame, position, length)
+            partitions.append(ProducedPartition(number, records))
+        topics.append((name, partitions))
+    return ProduceRequest(transactional_id, acks, timeout_ms, topics), position
+
+
+def _read_flexible(frame: memoryview, position: int, version: int) -> tuple[ProduceRequest, int]:
+    transactional_id = None
+    length, position = _uvarint(frame, position)
+    if length:
+        transactional_id, position = _text(frame, position, length - 1)
+    acks, timeout_ms = _ACKS_TIMEOUT.unpack_from(frame, position)
+    topic_count, position = _uvarint(frame, position + 6)
+    topics: list[tuple[TopicName, list[ProducedPartition]]] = []
+    for _ in range(topic_count - 1):
+        name: TopicName
+        if version >= TOPIC_ID_SINCE:
+            name = UUID(bytes=bytes(_slice(frame, position, 16)[0]))
+            position += 16
+        else:
+            length, position = _uvarint(frame, position)
+            name, position = _text(frame, position, length - 1)
+        partition_count, position = _uvarint(frame, position)
+        partitions: list[ProducedPartition] = []
+        for _ in range(partition_count - 1):
+            (number,) = _INT32.unpack_from(frame, position)
+            length, position = _uvarint(frame, position + 4)
+            records = None
+            if length:
+                records, position = _slice(frame, position, length - 1)
+            position = _skip_tags(frame, position)
+            partitions.append(ProducedPartition(number, records))
+        position = _skip_tags(frame, position)
+        topics.append((name, partitions))
+    return ProduceRequest(transactional_id, acks, timeout_ms, topics), _skip_tags(frame, position)
+
+
+def _slice(frame: memoryview, position: int, length: int) -> tuple[memoryview, int]:
+    end = position + length
+    if length < 0 or end > len(frame):
+        raise ProtocolError(f"a field of {length} bytes, {len(frame) - position} are left")
+    return frame[position:end], end
+
+
+def _text(frame: memoryview, position: int, length: int) -> tuple[str, int]:
+    piece, end = _slice(frame, position, length)
+    return str(piece, "utf-8"), end
+
+
+def _uvarint(frame: memoryview, position: int) -> tuple[int, int]:
+    byte = frame[position]
+    if byte < 0x80:
+        return byte, position + 1
+    value = byte & 0x7F
+    for shift in (7, 14, 21, 28):
+        position += 1
+        byte = frame[position]
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value, position + 1
+    raise ProtocolError("a varint has more than five bytes")
+
+
+def _skip_tags(frame: memoryview, position: int) -> int:
+    count = frame[position]
+    if count == 0:
+        return position + 1
+    count, position = _uvarint(frame, position)
+    for _ in range(count):
+        _, position = _uvarint(frame, position)
+        length, position = _uvarint(frame, position)
+        _, position = _slice(frame, position, length)
+    return position
+
+
+def write_answer(
+    version: int,
+    correlation_id: int,
+    topics: Sequence[tuple[TopicName, Sequence[PartitionAnswer]]],
+    throttle_ms: int = 0,
+) -> bytes:
+    """The whole response frame, without hints about leaders (a tag that may be left out)."""
+    flexible = version >= FLEXIBLE_SINCE
+    parts: list[bytes] = [b"", b"\x00" if flexible else b"", _count(len(topics), flexible)]
+    for name, partitions in topics:
+        if version >= TOPIC_ID_SINCE:
+            assert isinstance(name, UUID)
+            parts.append(name.bytes)
+        else:
+            encoded = str(name).encode()
+            parts.append(_size_of_text(len(encoded), flexible))
+            parts.append(encoded)
+        parts.append(_count(len(partitions), flexible))
+        for partition in partitions:
+            _put_partition(parts, partition, version)
+        if flexible:
+            parts.append(b"\x00")
+    if version >= 1:
+        parts.append(_INT32.pack(throttle_ms))
+    if flexible:
+        parts.append(b"\x00")
+    parts[0] = _HEAD.pack(4 + sum(map(len, parts)), correlation_id)
+    return b"".join(parts)
+
+
+def _put_partition(parts: list[bytes], answer: PartitionAnswer, version: int) -> None:
+    partition, error, base_offset, append_time_ms, start_offset, message = answer
+    if version >= 5:
+        parts.append(_ANSWER_V5.pack(partition, error, base_offset, append_time_ms, start_offset))
+    elif version >= 2:
+        parts.append(_ANSWER_V2.pack(partition, error, base_offset, append_time_ms))
+    else:
+        parts.append(_ANSWER_V0.pack(partition, error, base_offset))
+    if version < 8:
+        return
+    if version < FLEXIBLE_SINCE:
+        if message is None:
+            parts.append(_NO_ERRORS_CLASSIC)
+        else:
+            encoded = message.encode()
+            parts += (b"\x00\x00\x00\x00", _INT16.pack(len(encoded)), encoded)
+    elif message is None:
+        parts.append(_NO_ERRORS_FLEXIBLE)
+    else:
+        encoded = message.encode()
+        parts += (b"\x01", _put_uvarint(len(encoded) + 1), encoded, b"\x00")
+
+
+def _count(count: int, flexible: bool) -> bytes:
+    return _put_uvarint(count + 1) if flexible else _INT32.pack(count)
+
+
+def _size_of_text(length: int, flexible: bool) -> bytes:
+    return _put_uvarint(length + 1) if flexible else _INT16.pack(length)
+
+
+def _put_uvarint(value: int) -> bytes:
+    out = bytearray()
+    while value > 0x7F:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
