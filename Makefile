@@ -8,6 +8,7 @@ MAKEFLAGS += --no-print-directory
 PYTHON ?= python3
 WORKERS ?= 2
 SEEDS ?= 1000
+SECONDS ?= 60
 ARGS ?=
 
 BIN := .venv/bin
@@ -17,7 +18,7 @@ PYTEST := $(BIN)/python -m pytest -q -n $(WORKERS)
 # Folders that are checked, of which some may not exist yet.
 SOURCES := $(wildcard tidelog tests bench)
 
-.PHONY: help setup demo test test-fast check format bench sim mutants lock clean
+.PHONY: help setup demo test test-fast check format bench sim fuzz mutants lock clean
 
 help: ## list the targets
 	@sed -nE 's/^([a-z-]+):.*## (.*)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
@@ -52,6 +53,10 @@ bench: setup ## benchmarks: ratios against a floor measured in the same run
 
 sim: setup ## the simulator, longer (SEEDS=N)
 	@$(BIN)/python -m tests.sim --seeds $(SEEDS) $(ARGS)
+
+fuzz: setup ## coverage-guided fuzzing of every decoder (SECONDS=N each)
+	@$(BIN)/python -c 'import atheris' 2>/dev/null || $(BIN)/python -m pip install --quiet --disable-pip-version-check 'atheris>=3,<4'
+	@for target in fuzz_decoders fuzz_records; do $(BIN)/python -m tests.wire.$$target -max_total_time=$(SECONDS) $(ARGS); done
 
 mutants: setup ## break each safety rule in turn: the fast tests must notice (ARGS="--only NAME")
 	@$(BIN)/python -m tests.mutants $(ARGS)

@@ -5,7 +5,7 @@ from random import Random
 import pytest
 
 from tests.groups.harness import DELAY_MS, GROUP, NONE, SESSION_MS, Box, World
-from tidelog.groups import Image, JournalError, Record, is_snapshot_begin
+from tidelog.groups import CommitResult, Image, JournalError, Record, is_snapshot_begin
 from tidelog.groups.journal import (
     GroupImage,
     MemberImage,
@@ -331,6 +331,33 @@ def test_large_snapshot_goes_in_parts_and_any_of_them_may_fail(failing: int):
     world.restart()
     assert world.fetch() == 99
     assert len(world.fetch_all()) == 8
+
+
+def test_commit_made_in_the_answer_to_a_snapshot_follows_it():
+    world = World(snapshot_append_bytes_max=1)
+    world.commit(("orders", 0, 1))
+    committed: list[Box[CommitResult]] = []
+    world.coordinator.write_snapshot(lambda error: committed.append(world.commit(("orders", 0, 2))))
+    assert committed[0].result.errors == (NONE,)
+    world.trim()
+    world.check_journal()
+    assert world.fetch() == 2
+
+
+def test_snapshot_asked_for_while_one_is_written_follows_it():
+    world = World()
+    world.hold()
+    world.commit()
+    boxes = [Box[ErrorCode](), Box[ErrorCode]()]
+    world.coordinator.write_snapshot(boxes[0])
+    world.release(count=1)
+    held = world.commit(("orders", 1, 1))
+    world.coordinator.write_snapshot(boxes[1])
+    world.release()
+    assert [box.result for box in boxes] == [NONE, NONE]
+    assert held.result.errors == (NONE,)
+    world.trim()
+    world.check_journal()
 
 
 def test_crash_at_any_point_of_a_snapshot_is_harmless():

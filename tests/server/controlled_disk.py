@@ -17,21 +17,24 @@ class ControlledDisk:
         self._disk: Any = disk if disk is not None else RealDisk(sync="none")
         self._may_sync = threading.Event()
         self._may_sync.set()
+        self._held = ""
         self.syncs_fail = False
         self.full = False
         self.cold = False
         """No read finds its bytes in memory: a thread has to wait for the disk."""
         self.reads_waited_for = 0
 
-    def hold_syncs(self) -> None:
+    def hold_syncs(self, of_paths_with: str = "") -> None:
         """From now on nothing becomes durable, so nothing that is produced is committed."""
+        self._held = of_paths_with
         self._may_sync.clear()
 
     def release_syncs(self) -> None:
         self._may_sync.set()
 
-    def before_sync(self) -> None:
-        self._may_sync.wait()
+    def before_sync(self, path: str) -> None:
+        if self._held in path:
+            self._may_sync.wait()
         if self.syncs_fail:
             raise SyncFailedError("the test has the sync fail")
 
@@ -42,22 +45,23 @@ class ControlledDisk:
     # The disk's own calls
 
     def open_read(self, path: str) -> File:
-        return cast(File, ControlledFile(self._disk.open_read(path), self))
+        return cast(File, ControlledFile(self._disk.open_read(path), path, self))
 
     def open_write(self, path: str, *, direct: bool = False) -> File:
-        return cast(File, ControlledFile(self._disk.open_write(path, direct=direct), self))
+        return cast(File, ControlledFile(self._disk.open_write(path, direct=direct), path, self))
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._disk, name)
 
 
 class ControlledFile:
-    def __init__(self, file: File, disk: ControlledDisk) -> None:
+    def __init__(self, file: File, path: str, disk: ControlledDisk) -> None:
         self._file = file
+        self._path = path
         self._disk = disk
 
     def sync(self) -> None:
-        self._disk.before_sync()
+        self._disk.before_sync(self._path)
         self._file.sync()
 
     def write_at(self, position: int, buffers: Sequence[Buffer]) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.server.client import batch_of, fetch_request, numbered, produce_request, values_of
+from tests.server.client import batch_of, fetch_request, numbered, produce_request
 from tests.server.world import Server, World, until
 from tidelog.wire.batch import ATTRIBUTE_CONTROL, seal
 from tidelog.wire.errors import ErrorCode
@@ -74,8 +74,7 @@ async def _server(world: World) -> Server:
 
 
 async def _everything(server: Server, topic: str = "t") -> list[str]:
-    client = await server.connect()
-    return values_of((await client.fetch(topic, 0)).records)
+    return await (await server.connect()).read_all(topic)
 
 
 @pytest.mark.parametrize("kind", INVALID)
@@ -217,7 +216,7 @@ async def test_a_retry_of_a_batch_under_way_ends_in_its_own_time(world: World) -
     server.disk.hold_syncs()
     first.send_produce("t", numbered(901, 0), timeout_ms=30_000)
     await server.until_appended("t", 2)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(5):
         answer = await second.produce("t", numbered(901, 0), timeout_ms=200)
     assert answer.error_code == ErrorCode.REQUEST_TIMED_OUT
 

@@ -1,9 +1,12 @@
 """Idempotent producers through the protocol: Kafka's rules (KIP-98), over restarts and kills as well."""
 
+import asyncio
+
 import pytest
 
-from tests.server.client import Client, batch_of, numbered, values_of
-from tests.server.world import Server, World
+from tests.server.client import Client, batch_of, numbered
+from tests.server.world import Server, World, until
+from tidelog.server.replica import Replica
 from tidelog.wire.errors import ErrorCode
 from tidelog.wire.messages import InitProducerIdRequest, MetadataRequest
 
@@ -28,7 +31,7 @@ async def _error(server: Server, batch: bytearray) -> int:
 
 
 async def _values(server: Server) -> list[str]:
-    return values_of((await (await server.connect()).fetch("t", 0)).records)
+    return await (await server.connect()).read_all("t")
 
 
 async def test_the_last_five_batches_are_known_again(world: World) -> None:
@@ -85,12 +88,13 @@ async def test_a_duplicate_of_a_committed_batch_does_not_wait_for_newer_ones(wor
     server.disk.hold_syncs()
     client.send_produce("t", numbered(1, 1))
     await server.until_appended("t", 2)
-    answer = await (await server.connect()).produce("t", numbered(1, 0), timeout_ms=500)
+    async with asyncio.timeout(5):
+        answer = await (await server.connect()).produce("t", numbered(1, 0), timeout_ms=500)
     assert (answer.error_code, answer.base_offset) == (0, 0)
 
 
 async def test_a_produce_pipelined_behind_a_duplicate_is_appended_behind_it(world: World) -> None:
-    server, client = await _topic(world)
+    _, client = await _topic(world)
     await _accepted(client, numbered(1, 0))
     for sequence in (0, 1, 2):
         client.send_produce("t", numbered(1, sequence))
@@ -203,6 +207,26 @@ async def test_a_restart_in_the_middle_of_retries_writes_each_record_once(world:
     answers = [await client.receive_produced() for _ in range(5)]
     assert [(answer.error_code, answer.base_offset) for answer in answers] == [(0, offset) for offset in range(3, 8)]
     assert await _values(server) == [f"r{sequence}" for sequence in range(8)]
+
+
+async def test_a_retry_is_recognised_while_the_leader_still_learns_what_is_committed(world: World) -> None:
+    """A new leader knows its producers only when all before its term is applied: until then it must not take more."""
+    server, client = await _topic(world)
+    for sequence in range(3):
+        await _accepted(client, numbered(1, sequence))
+    stream = server.replica("t").stream
+    server = await world.start(world.copy_as_killed(server, "copy"), never_ready=stream)
+    await until(lambda: "t" in server.broker.state.topics and isinstance(server.broker.leader_of("t", 0), Replica))
+    assert not server.replica("t").ready
+    client = await server.connect()
+    client.send_produce("t", numbered(1, 2), timeout_ms=1_000)
+    await client.sent()
+    await (await server.connect()).ask(MetadataRequest(topics=[]))
+    server.disk.release_syncs()
+    answer = await client.receive_produced()
+    await server.until_led()
+    assert server.replica("t").log.next_offset == 3, "it was written once"
+    assert (answer.error_code, answer.base_offset) in [(0, 2), (ErrorCode.NOT_LEADER_OR_FOLLOWER, -1)]
 
 
 async def test_producer_ids_are_never_given_out_twice(world: World) -> None:

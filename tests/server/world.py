@@ -38,20 +38,28 @@ class Server:
         self.port = 0
         self._clients: list[Client] = []
         self._stopped = False
+        self.serves_while_starting = False
+        """As a node does that has many streams: some of them are not ready yet when it begins to serve."""
 
     def _failed(self, error: BaseException) -> None:
         self.failure = self.failure or error
 
     async def start(self) -> None:
         self.port = await self.listener.open("127.0.0.1", 0)
-        await self.broker.start("127.0.0.1", self.port)
-        await self.listener.serve()
+        self.starting = asyncio.ensure_future(self.broker.start("127.0.0.1", self.port))
+        if self.serves_while_starting:
+            await self.listener.serve()
+        else:
+            await self.starting
+            await self.listener.serve()
+            await self.until_led()
 
     async def stop(self) -> None:
         """As the process does it at SIGTERM."""
         if not self._stopped:
             self._stopped = True
             self.disk.release_syncs()
+            await self.starting
             self.listener.close()
             await self.broker.stop()
 
@@ -95,6 +103,10 @@ class Server:
     def high_watermark(self, topic: str, partition: int = 0) -> int:
         return self.replica(topic, partition).high_watermark
 
+    async def until_led(self) -> None:
+        """Wait until every stream can be read and written."""
+        await until(lambda: all(replica.ready for replica in self.broker.node.replicas.values()))
+
     async def until_appended(self, topic: str, offset: int, partition: int = 0) -> None:
         """Wait until the stream's log reaches `offset`, durable or not."""
         await until(lambda: self.replica(topic, partition).log.next_offset >= offset)
@@ -107,10 +119,16 @@ class World:
         self._folder = folder
         self._servers: list[Server] = []
 
-    async def start(self, folder: str = "data", disk: ControlledDisk | None = None, **settings: Any) -> Server:
-        """A new one, or with the folder of one that was stopped, that one again."""
+    async def start(self, folder: str = "data", *, never_ready: int | None = None, **settings: Any) -> Server:
+        """A new one, or with the folder of one that was stopped, that one again.
+
+        `never_ready` is a stream that gets a leader which commits nothing before the disk's syncs are released.
+        """
         chosen = Settings(data_dir=str(self._folder / folder), **(DEFAULTS | settings))
-        server = Server(chosen, disk if disk is not None else ControlledDisk())
+        server = Server(chosen, ControlledDisk())
+        if never_ready is not None:
+            server.serves_while_starting = True
+            server.disk.hold_syncs(f"/streams/{never_ready}/")
         self._servers.append(server)
         await server.start()
         return server

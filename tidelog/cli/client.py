@@ -10,7 +10,7 @@ imported where it is used: `tidelog --help` must not wait for it.
 import argparse
 import os
 import socket
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -162,10 +162,9 @@ class Cluster:
         return {place.partition: self.answer(future, stream).offset for place, future in futures.items()}
 
 
-def settings(bootstrap: str, **more: object) -> dict[str, Any]:
+def settings(bootstrap: str, more: Mapping[str, object] | None = None) -> dict[str, Any]:
     """librdkafka's settings. Its log is silent: what matters reaches us as an error."""
-    named = {name.replace("_", "."): value for name, value in more.items()}
-    return {"bootstrap.servers": bootstrap, "client.id": "tidelog-cli", "log_level": 0, **named}
+    return {"bootstrap.servers": bootstrap, "client.id": "tidelog-cli", "log_level": 0, **(more or {})}
 
 
 @contextmanager
@@ -186,7 +185,7 @@ def explain(error: "KafkaError", bootstrap: str, stream: str) -> str:
 
     match error.code():
         case KafkaError.UNKNOWN_TOPIC_OR_PART | KafkaError._UNKNOWN_TOPIC:
-            return f"there is no stream {stream}: make it with `tidelog stream create {stream}`"
+            return f"there is no stream {stream}: `tidelog stream list` shows those there are, `tidelog stream create` makes one"
         case KafkaError.TOPIC_ALREADY_EXISTS:
             return f"stream {stream} exists already: change it with `tidelog stream alter {stream}`"
         case KafkaError._TIMED_OUT | KafkaError._TRANSPORT | KafkaError._ALL_BROKERS_DOWN:

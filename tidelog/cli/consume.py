@@ -128,15 +128,16 @@ class _Reading:
         self._consumer: Consumer = Consumer(
             settings(
                 options.bootstrap,
-                group_id=options.group or NO_GROUP,
-                session_timeout_ms=SESSION_MS,
-                enable_auto_commit=bool(options.group),
-                enable_auto_offset_store=False,
-                # Without a group: records that vanish under the reader are an error, not a gap.
-                auto_offset_reset=options.start if options.group else "error",
-                enable_partition_eof=True,
-                fetch_wait_max_ms=100,
-                error_cb=self._hear_error,
+                {
+                    "group.id": options.group or NO_GROUP,
+                    "session.timeout.ms": SESSION_MS,
+                    "enable.auto.commit": bool(options.group),
+                    "enable.auto.offset.store": False,
+                    # Without a group: records that vanish under the reader are an error, not a gap.
+                    "auto.offset.reset": options.start if options.group else "error",
+                    "enable.partition.eof": True,
+                    "error_cb": self._hear_error,
+                },
             )
         )
         if options.group:
@@ -246,5 +247,5 @@ class _Reading:
                 raise
 
     def close(self) -> None:
-        """Leave the group. This commits too, should we end by Ctrl-C or a closed pipe, but does not say if it failed."""
+        """Leave the group. This commits too, after Ctrl-C or a closed pipe, but does not say if it failed."""
         self._consumer.close()

@@ -24,6 +24,7 @@ CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 DELIVERY_S_MAX = 30.0
 QUEUE_RECORDS_MAX = 100_000
 QUEUE_BYTES_MAX = 2 * LINE_BYTES_MAX  # a line always fits
+LINGER_MS = 5
 POLL_S = 0.1
 INTERRUPTED = 130  # the exit status: 128 + SIGINT
 
@@ -100,15 +101,17 @@ class _Sending:
         self._producer = Producer(
             settings(
                 options.bootstrap,
-                enable_idempotence=True,
-                acks="all",
-                compression_type=options.codec,
-                partitioner="murmur2_random",  # as Kafka's Java clients choose
-                linger_ms=5,
-                message_timeout_ms=max(1, int(options.timeout * 1000)),
-                message_max_bytes=2 * LINE_BYTES_MAX,  # the stream's own limit decides, not librdkafka's
-                queue_buffering_max_messages=QUEUE_RECORDS_MAX,
-                queue_buffering_max_kbytes=QUEUE_BYTES_MAX >> 10,
+                {
+                    "enable.idempotence": True,
+                    "acks": "all",
+                    "compression.type": options.codec,
+                    "partitioner": "murmur2_random",  # as Kafka's Java clients choose
+                    "linger.ms": LINGER_MS,
+                    "message.timeout.ms": max(LINGER_MS + 1, int(options.timeout * 1000)),
+                    "message.max.bytes": 2 * LINE_BYTES_MAX,  # the stream's own limit decides, not librdkafka's
+                    "queue.buffering.max.messages": QUEUE_RECORDS_MAX,
+                    "queue.buffering.max.kbytes": QUEUE_BYTES_MAX >> 10,
+                },
             )
         )
 
@@ -185,8 +188,9 @@ class _Sending:
             raise CommandError(self._loss())
 
     def _loss(self) -> str:
-        last = "no line was acknowledged"
-        if self._last is not None:
-            last = "the last line acknowledged is {}, partition {} offset {}".format(*self._last)
-        before = f", all lines before {self._lost_line} are" if self._lost_line > 1 else ""
-        return f"line {self._lost_line} was not written to {self._stream}: {self._lost_why}; {last}{before}"
+        first = f"line {self._lost_line} was not written to {self._stream}: {self._lost_why}"
+        if self._last is None:
+            return f"{first}; no line is acknowledged"
+        line, partition, offset = self._last
+        before = "all lines before it are acknowledged; " if self._lost_line > 1 else ""
+        return f"{first}; {before}last acknowledged: line {line}, offset {offset} of partition {partition}"

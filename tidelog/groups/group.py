@@ -173,25 +173,23 @@ class Group:
             self.rebalance.read_subscriptions()
             self._persist(
                 self.rebalance.image(),
-                lambda error, now_ms: self._replaced(old, new, led_by, request.version, error, now_ms),
+                lambda error, now_ms: self._replaced(new, led_by, request.version, error, now_ms),
             )
         else:
             # Also while the leader assigns: it may be assigning to the old id, and the new one would come away empty.
             self.rebalance.provoke(now_ms)
 
-    def _replaced(
-        self, old: Member, new: Member, led_by: str | None, version: int, error: ErrorCode, now_ms: int
-    ) -> None:
+    def _replaced(self, new: Member, led_by: str | None, version: int, error: ErrorCode, now_ms: int) -> None:
         """That a static member has a new id is durable, or could not be made so."""
         if self.roster.get(new.member_id) is not new or self.state is not GroupState.STABLE:
             return  # it left, was replaced in turn, or is part of a rebalance that will answer it
         rebalance = self.rebalance
         if error is not ErrorCode.NONE:
-            self.roster.replace(new, old)
-            rebalance.forget(new, response_error(error))
-            rebalance.start_session(old, now_ms)
-            rebalance.late.append(old)
-            rebalance.read_subscriptions()
+            # Not taken back: a later record, with the new id in it, may be on its way. The next generation settles it.
+            rebalance.answer_join(new, JoinResult(response_error(error)))
+            rebalance.start_session(new, now_ms)
+            rebalance.late.append(new)
+            rebalance.prepare(now_ms)
             return
         leads = self.roster.leader_id == new.member_id
         if version >= SKIP_ASSIGNMENT_VERSION:

@@ -6,6 +6,7 @@ memory; all others are functions from a request to an answer (`handlers`), which
 
 import asyncio
 import base64
+import contextlib
 import logging
 import uuid
 from collections.abc import Callable, Coroutine
@@ -47,12 +48,12 @@ log = logging.getLogger(__name__)
 API_VERSIONS = 18
 START_TIMEOUT_MS = 60_000
 READER_THREADS = 4
+DRAIN_S_MAX = 5.0  # how long a stopping node waits for what is being written
 
 
 class Broker:
     def __init__(self, settings: Settings, disk: Disk, failed: Callable[[BaseException], None]) -> None:
         self.settings = settings
-        self.disk_failed = failed
         self.node = Node(settings, disk, failed)
         self.pool = BufferPool(settings.memory_receive_bytes)
         self.inlet = Inlet(self.pool)
@@ -61,6 +62,7 @@ class Broker:
         self._loop = asyncio.get_running_loop()
         self._tasks: set[asyncio.Task[None]] = set()
         self._produce_bytes = 0
+        self._drained: asyncio.Future[None] | None = None
         self._produce_queue: dict[Connection, None] = {}
         self._fetch_pool = BufferPool(settings.memory_fetch_bytes)
         self._fetch_bytes = 0
@@ -72,6 +74,8 @@ class Broker:
         self.cluster = ClusterLog(self.node.carry(CLUSTER_STREAM, lone, TopicConfig.of({})), self._applied)
         self.producer_ids = ProducerIds()
         self.coordinators = Coordinators(self)
+        self._found: dict[tuple[str | UUID, int], Replica] = {}
+        """What `leader_of` found, until the cluster's state changes."""
         self._serving = False
 
     @property
@@ -108,10 +112,15 @@ class Broker:
         await self.cluster.submit(RegisterNode(self.settings.node_id, host, port, rack), START_TIMEOUT_MS)
 
     async def stop(self) -> None:
+        """Answer what is being written, let go of all clients, and close the log."""
+        if self._produce_bytes:
+            self._drained = self._loop.create_future()
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._drained, DRAIN_S_MAX)
         for task in list(self._tasks):
             task.cancel()
         for connection in list(self.connections):
-            connection.abort("the node stops")
+            connection.close()
         self.coordinators.close()
         self.node.stop()
         self.readers.shutdown()
@@ -119,6 +128,7 @@ class Broker:
     # The cluster's state, as it changes
 
     def _applied(self, _command: Command, applied: Applied) -> None:
+        self._found.clear()
         if not self._serving:
             return  # replaying; `start` carries what is there in the end
         for partition in applied.deleted:
@@ -168,10 +178,13 @@ class Broker:
         return self.node.replicas.get(topic.partitions[partition].stream, ErrorCode.NOT_LEADER_OR_FOLLOWER)
 
     def leader_of(self, name: str | UUID, partition: int) -> Replica | ErrorCode:
-        replica = self.replica_of(name, partition)
-        if isinstance(replica, ErrorCode) or replica.leads:
-            return replica
-        return ErrorCode.NOT_LEADER_OR_FOLLOWER
+        replica = self._found.get((name, partition))
+        if replica is None:
+            found = self.replica_of(name, partition)
+            if isinstance(found, ErrorCode):
+                return found
+            replica = self._found[name, partition] = found
+        return replica if replica.leads else ErrorCode.NOT_LEADER_OR_FOLLOWER
 
     # Bounds
 
@@ -186,6 +199,8 @@ class Broker:
 
     def produce_ended(self, size: int) -> None:
         self._produce_bytes -= size
+        if not self._produce_bytes and self._drained is not None and not self._drained.done():
+            self._drained.set_result(None)
         if self._produce_queue and self._produce_bytes < self.settings.memory_produce_bytes:
             waiting, self._produce_queue = self._produce_queue, {}
             for connection in waiting:

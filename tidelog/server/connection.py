@@ -307,6 +307,7 @@ class Connection(asyncio.BufferedProtocol):
             self._out.extend(exchange.buffers or ())
             if exchange.release is not None:
                 self._release.append(exchange.release)
+                exchange.release = None  # whoever waits for it holds the exchange: no cycle may keep its memory
         if not self._flush_planned:
             self._flush_planned = True
             asyncio.get_running_loop().call_soon(self._flush)
@@ -388,6 +389,12 @@ class Connection(asyncio.BufferedProtocol):
             self._read_paused = False
             transport.resume_reading()
         self._linger = asyncio.get_running_loop().call_later(LINGER_S, transport.abort)
+
+    def close(self) -> None:
+        """The node stops: send what is answered, then close."""
+        if self._transport is not None:
+            self._flush()
+            self._transport.close()
 
     def abort(self, reason: str) -> None:
         """Close at once: the client does not speak the protocol, or the node has no use for it."""

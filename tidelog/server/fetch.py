@@ -10,6 +10,7 @@ Bounds: one answer has at most `fetch.bytes.max` bytes, or one batch; all answer
 """
 
 import asyncio
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
@@ -27,6 +28,8 @@ from tidelog.wire.messages.fetch import FetchRequestPartition
 
 if TYPE_CHECKING:
     from tidelog.server.broker import Broker
+
+log = logging.getLogger(__name__)
 
 BATCHES_SINCE = 4
 TOPIC_ID_SINCE = 13
@@ -222,12 +225,11 @@ class Fetch:
 
     def _files_read(self, reading: "asyncio.Future[None]") -> None:
         error = reading.exception()
-        if error is None:
-            self._send(cold=True)
-        else:
-            self._broker.disk_failed(error)
-            self._exchange.connection.abort("a segment cannot be read")
-            self._exchange.answer(())
+        if error is not None:
+            log.error("a fetch cannot read its segments: %s", error)
+            for part in self._parts:
+                part.answer.error, part.answer.records = ErrorCode.KAFKA_STORAGE_ERROR, ()
+        self._send(cold=True)
 
     def _send(self, *, cold: bool) -> None:
         version = self._exchange.api_version
@@ -248,4 +250,6 @@ class Fetch:
                 part.answer.records = (write_message_set(data, magic, part.asked.fetch_offset, limit),)  # type: ignore
 
     def _release(self) -> None:
+        self._topics.clear()
+        self._parts.clear()
         self._broker.fetch_ended(self._bytes)

@@ -13,10 +13,10 @@ that is idle, or sends small requests, owns no memory at all.
 import sys
 from collections import deque
 
-CHUNK_BYTES = 1 << 20
+CHUNK_BYTES = 4 << 20
 READ_BYTES_MIN = 64 << 10  # room that a read is offered at least; with less left, the next chunk is begun
 SIZE_MIN = 64 << 10
-LOOKS_MAX = 8  # buffers that are looked at before a new one is made; they are let go in about the order of their use
+LOOKS_MAX = 8  # buffers that are looked at before a new one is made: they are let go in about the order of their use
 _UNUSED = 3  # references to a buffer that only the pool has: the queue's, the variable's and the question's own
 
 
@@ -31,10 +31,11 @@ class BufferPool:
         """A buffer of at least `size` bytes, with anything in it; None when the pool has reached its bound."""
         rounded = max(SIZE_MIN, 1 << (size - 1).bit_length())
         queue = self._buffers.setdefault(rounded, deque())
-        for _ in range(min(LOOKS_MAX, len(queue))):
-            buffer = queue.popleft()
-            queue.append(buffer)
+        for place in range(min(LOOKS_MAX, len(queue))):
+            buffer = queue[place]
             if sys.getrefcount(buffer) == _UNUSED:
+                del queue[place]
+                queue.append(buffer)
                 return buffer
         if self.bytes + rounded > self._bytes_max:
             self.release_unused(0)

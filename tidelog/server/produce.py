@@ -22,7 +22,6 @@ from tidelog.server.refusals import error_of
 from tidelog.server.replica import Replica
 from tidelog.wire.batch import BatchHeader, Buffer, CorruptBatchError, check_batch
 from tidelog.wire.errors import ErrorCode
-from tidelog.wire.frames import read_header
 from tidelog.wire.message_set import UnsupportedMagicError, read_message_set
 from tidelog.wire.produce import PartitionAnswer, ProduceRequest, TopicName, read_produce, write_answer
 from tidelog.wire.records import InvalidBatchError, check_produced, set_append_time
@@ -50,11 +49,10 @@ class Produce:
     __slots__ = ("_acks", "_answers", "_broker", "_deadline_ms", "_exchange", "_missing", "_size", "_version")
 
     def __init__(self, broker: "Broker", exchange: Exchange, frame: memoryview) -> None:
-        header, position = read_header(frame)
-        request = read_produce(frame, position, header.api_version)
+        request = read_produce(frame)
         self._broker = broker
         self._exchange = exchange
-        self._version = header.api_version
+        self._version = request.version
         self._size = len(frame)
         self._acks = request.acks
         self._deadline_ms = exchange.received_ms + min(max(request.timeout_ms, 0), TIMEOUT_MS_MAX)

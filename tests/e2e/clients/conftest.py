@@ -11,7 +11,7 @@ from .client import Client, eventually
 from .driver import Driver, DriverFailed
 from .environments import CLIENTS, Unavailable
 
-PREPARE_TIMEOUT_S = 15
+PREPARE_TIMEOUT_S = 30
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

@@ -19,6 +19,7 @@ from pathlib import Path
 DRIVERS = Path(__file__).parent / "drivers"
 ROOT = Path(__file__).parents[3]
 MAKE_TIMEOUT_S = 120
+REASON_CHARACTERS = 400
 
 
 class Unavailable(Exception):
@@ -58,8 +59,8 @@ def _run(command: Sequence[str], folder: Path) -> None:
     except subprocess.TimeoutExpired:
         raise Unavailable(f"`{' '.join(command)}` took more than {MAKE_TIMEOUT_S} s") from None
     if done.returncode != 0:
-        output = (done.stdout + done.stderr).decode(errors="replace").strip()
-        raise Unavailable(f"`{' '.join(command)}` failed: {output[-600:]}")
+        output = " ".join((done.stdout + done.stderr).decode(errors="replace").split())
+        raise Unavailable(f"`{' '.join(command)}` failed: {output[-REASON_CHARACTERS:]}")
 
 
 def environment(name: str, make: Callable[[Path], None]) -> Path:
@@ -94,12 +95,12 @@ def environment(name: str, make: Callable[[Path], None]) -> Path:
 def _make_virtual_environment(folder: Path) -> None:
     _run([sys.executable, "-m", "venv", "--without-pip", "venv"], folder)
     pip = [sys.executable, "-m", "pip", "--python", "venv/bin/python", "--disable-pip-version-check", "--quiet"]
-    _run([*pip, "install", "--no-deps", "--prefer-binary", "-r", "requirements.txt"], folder)
+    _run([*pip, "install", "--retries", "1", "--no-deps", "-r", "requirements.txt"], folder)
 
 
 def _make_node_modules(folder: Path) -> None:
     npm = _program("npm", "install Node.js with npm")
-    _run([npm, "ci", "--ignore-scripts", "--no-audit", "--no-fund"], folder)
+    _run([npm, "ci", "--ignore-scripts", "--no-audit", "--no-fund", "--fetch-retries", "1"], folder)
 
 
 def _make_java_libraries(folder: Path) -> None:

@@ -55,6 +55,7 @@ def test_topic_with_an_impossible_config_is_refused(client: Client, name: str) -
 
 
 def test_unknown_topic_is_not_described(client: Client, name: str) -> None:
+    client.needs("describe_unknown")
     assert client.refused("describe_topic", topic=name) == UNKNOWN_TOPIC_OR_PARTITION
 
 

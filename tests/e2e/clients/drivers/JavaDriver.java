@@ -53,7 +53,7 @@ import org.apache.kafka.common.serialization.ByteArraySerializer;
 public final class JavaDriver {
     private static final ObjectMapper JSON = new ObjectMapper();
     private static final Duration STEP = Duration.ofMillis(100);
-    private static final int TIMEOUT_S = 20;
+    private static final int TIMEOUT_S = 40;
 
     private final String bootstrap;
     private final Admin admin;
@@ -65,7 +65,7 @@ public final class JavaDriver {
     private JavaDriver(String bootstrap) {
         this.bootstrap = bootstrap;
         this.admin = Admin.create(Map.of(
-            "bootstrap.servers", bootstrap, "request.timeout.ms", 10000, "default.api.timeout.ms", TIMEOUT_S * 1000));
+            "bootstrap.servers", bootstrap, "request.timeout.ms", 20000, "default.api.timeout.ms", TIMEOUT_S * 1000));
     }
 
     private static final class Refused extends RuntimeException {
@@ -156,7 +156,7 @@ public final class JavaDriver {
             "max.in.flight.requests.per.connection", idempotent ? 5 : 1, // else a retry may change the order
             "acks", command.get("acks").asText(),
             "linger.ms", 20,
-            "request.timeout.ms", 10000,
+            "request.timeout.ms", 20000,
             "delivery.timeout.ms", TIMEOUT_S * 1000);
         List<Object> results = new ArrayList<>();
         try (var producer = new KafkaProducer<>(config, new ByteArraySerializer(), new ByteArraySerializer())) {
@@ -195,10 +195,10 @@ public final class JavaDriver {
             "bootstrap.servers", bootstrap,
             "auto.offset.reset", command.get("reset").asText(),
             "enable.auto.commit", false,
-            "session.timeout.ms", 10000,
+            "session.timeout.ms", 45000,
             "heartbeat.interval.ms", 300,
             "fetch.max.wait.ms", 100,
-            "request.timeout.ms", 10000,
+            "request.timeout.ms", 20000,
             "default.api.timeout.ms", TIMEOUT_S * 1000));
         if (!command.get("group").isNull()) {
             config.put("group.id", command.get("group").asText());

@@ -19,7 +19,7 @@ from confluent_kafka.admin import (
 )
 from stdio import Refused, decode, headers_of, record_to_json, serve
 
-REQUEST_TIMEOUT_S = 15
+REQUEST_TIMEOUT_S = 30
 OFFSET_NAMES = {"earliest": confluent_kafka.OFFSET_BEGINNING, "latest": confluent_kafka.OFFSET_END}
 RESET_NAMES = {"earliest": "earliest", "latest": "latest", "none": "error"}
 
@@ -40,7 +40,7 @@ class Consumer:
             "group.id": spec["group"] or "unused",  # librdkafka wants one also where no group is joined
             "auto.offset.reset": RESET_NAMES[spec["reset"]],
             "enable.auto.commit": False,
-            "session.timeout.ms": 10000,
+            "session.timeout.ms": 45000,
             "heartbeat.interval.ms": 300,
             "fetch.wait.max.ms": 100,
             "topic.metadata.refresh.interval.ms": 1000,
@@ -122,7 +122,7 @@ class Client:
                 "enable.idempotence": idempotent,
                 "acks": acks,
                 "linger.ms": 20,  # so that records share a batch, and compression has something to do
-                "delivery.timeout.ms": 20000,
+                "delivery.timeout.ms": 40000,
                 "max.in.flight": 5 if idempotent else 1,  # else a retry may change the order
             }
         )
@@ -148,7 +148,7 @@ class Client:
                 on_delivery=delivered(place),
                 **stamp,
             )
-        producer.flush(25)
+        producer.flush(45)
         return results
 
     def open(self, spec):

@@ -21,7 +21,7 @@ from kafka.errors import KafkaError, OffsetOutOfRangeError
 from kafka.structs import OffsetAndMetadata
 from stdio import Refused, decode, headers_of, record_to_json, serve
 
-SEND_TIMEOUT_S = 20
+SEND_TIMEOUT_S = 40
 ADMIN_COMMANDS = (
     "create_topic",
     "delete_topic",
@@ -63,7 +63,7 @@ class Consumer:
         if spec["instance"]:
             config["group_instance_id"] = spec["instance"]
         if spec["group"]:
-            config.update(session_timeout_ms=10000, heartbeat_interval_ms=300)
+            config.update(session_timeout_ms=45000, heartbeat_interval_ms=300)
         self._consumer = KafkaConsumer(
             group_id=spec["group"],
             auto_offset_reset=spec["reset"],
@@ -73,6 +73,10 @@ class Consumer:
         )
         if spec["topics"]:
             self._consumer.subscribe(spec["topics"])
+            for topic in spec["topics"]:
+                # Learn the partitions first. Version 3 joins without, joins again when it hears of them, and is stuck
+                # for good when a poll ends during that second join.
+                self._consumer.partitions_for_topic(topic)
             return
         starts = {TopicPartition(start["topic"], start["partition"]): start["at"] for start in spec["assign"]}
         self._consumer.assign(list(starts))

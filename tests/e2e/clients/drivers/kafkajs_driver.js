@@ -108,7 +108,7 @@ class Consumer {
     this.consumer = kafka.consumer({
       groupId: this.group,
       heartbeatInterval: 300,
-      sessionTimeout: 10000,
+      sessionTimeout: 45000,
       maxWaitTimeInMs: 100,
       allowAutoTopicCreation: true,
       retry: { initialRetryTime: 50, retries: 8, restartOnFailure: async () => true },

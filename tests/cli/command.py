@@ -1,0 +1,78 @@
+"""The `tidelog` command as a user runs it: a process with stdin, stdout, stderr and a status, always bounded in time."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from tests.e2e.broker import Broker
+
+COMMAND_S_MAX = 60
+
+
+class Server(Broker):
+    def kill(self) -> None:
+        """End without a word, as `kill -9` does. May be called again."""
+        self._kill()
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    status: int
+    out: bytes
+    err: str
+
+    @property
+    def lines(self) -> list[bytes]:
+        return self.out.splitlines()
+
+    @property
+    def parsed(self) -> Any:
+        return json.loads(self.out)
+
+    @property
+    def parsed_lines(self) -> list[Any]:
+        return [json.loads(line) for line in self.lines]
+
+
+class Tidelog:
+    def __init__(self, bootstrap: str) -> None:
+        self._environment = {**os.environ, "TIDELOG_BOOTSTRAP": bootstrap}
+
+    def run(self, *arguments: str, stdin: bytes = b"") -> Ended:
+        with self.start(*arguments) as process:
+            out, err = process.communicate(stdin, timeout=COMMAND_S_MAX)
+        return Ended(process.returncode, out, err.decode())
+
+    def succeed(self, *arguments: str, stdin: bytes = b"") -> Ended:
+        ended = self.run(*arguments, stdin=stdin)
+        assert ended.status == 0, ended.err
+        return ended
+
+    def fail(self, *arguments: str, stdin: bytes = b"") -> str:
+        """The one line that it says, without its `tidelog: `."""
+        ended = self.run(*arguments, stdin=stdin)
+        assert ended.status == 1, ended
+        return one_line(ended.err)
+
+    @contextmanager
+    def start(self, *arguments: str, **streams: Any) -> Iterator["subprocess.Popen[bytes]"]:
+        """A command that runs on; it is killed when the block ends, if it still runs then."""
+        pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+        with subprocess.Popen(
+            [sys.executable, "-m", "tidelog.cli", *arguments], env=self._environment, bufsize=0, **{**pipes, **streams}
+        ) as process:
+            try:
+                yield process
+            finally:
+                process.kill()
+
+
+def one_line(text: str) -> str:
+    assert text.startswith("tidelog: "), text
+    assert text.count("\n") == 1, text
+    return text.removeprefix("tidelog: ").rstrip("\n")

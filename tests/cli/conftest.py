@@ -1,0 +1,37 @@
+"""A server of our own for the commands: one a test process."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from .command import Server, Tidelog
+
+SETTINGS = {"group.initial.rebalance.delay.ms": "0"}
+
+
+@pytest.fixture(scope="session")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    server = Server(tmp_path_factory.mktemp("server"), settings=SETTINGS)
+    yield server
+    server.stop()
+
+
+@pytest.fixture
+def mortal_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """One that the test may kill."""
+    server = Server(tmp_path_factory.mktemp("mortal"), settings=SETTINGS)
+    yield server
+    server.kill()
+
+
+@pytest.fixture
+def tidelog(server: Server) -> Tidelog:
+    return Tidelog(server.bootstrap)
+
+
+@pytest.fixture
+def stream(tidelog: Tidelog, request: pytest.FixtureRequest) -> str:
+    """An empty stream of one partition, named after the test."""
+    name = "".join(letter if letter.isalnum() else "-" for letter in request.node.name)
+    tidelog.succeed("stream", "create", name, "--partitions", "1")
+    return name
