@@ -8,7 +8,7 @@ MAKEFLAGS += --no-print-directory
 PYTHON ?= python3
 WORKERS ?= 2
 SEEDS ?= 1000
-SECONDS ?= 60
+FUZZ_SECONDS ?= 60
 ARGS ?=
 
 BIN := .venv/bin
@@ -54,9 +54,9 @@ bench: setup ## benchmarks: ratios against a floor measured in the same run
 sim: setup ## the simulator, longer (SEEDS=N)
 	@$(BIN)/python -m tests.sim --seeds $(SEEDS) $(ARGS)
 
-fuzz: setup ## coverage-guided fuzzing of every decoder (SECONDS=N each)
+fuzz: setup ## coverage-guided fuzzing of every decoder (FUZZ_SECONDS=N each)
 	@$(BIN)/python -c 'import atheris' 2>/dev/null || $(BIN)/python -m pip install --quiet --disable-pip-version-check 'atheris>=3,<4'
-	@for target in fuzz_decoders fuzz_records; do $(BIN)/python -m tests.wire.$$target -max_total_time=$(SECONDS) $(ARGS); done
+	@for target in fuzz_decoders fuzz_records; do $(BIN)/python -m tests.wire.$$target -max_total_time=$(FUZZ_SECONDS) $(ARGS); done
 
 mutants: setup ## break each safety rule in turn: the fast tests must notice (ARGS="--only NAME")
 	@$(BIN)/python -m tests.mutants $(ARGS)

@@ -5,6 +5,8 @@ import os
 import time
 from collections.abc import Sequence
 
+BLOCK_BYTES = 4096
+
 
 class FloorFile:
     """A file whose blocks exist already, written with O_DIRECT where the file system allows it."""
@@ -15,6 +17,8 @@ class FloorFile:
         except OSError:
             self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
         self._size = size
+        self._position = 0  # of what the memory holds
+        self._filled = 0  # of the memory: the beginning of a block
         self._memory = memoryview(mmap.mmap(-1, 4 << 20))
         self._memory[:] = os.urandom(1 << 20) * 4
         for position in range(0, size, len(self._memory)):
@@ -22,34 +26,40 @@ class FloorFile:
         os.fdatasync(self._descriptor)
 
     def append_groups(self, groups: Sequence[int], batches: Sequence[bytearray]) -> float:
-        """Write so many batches a group, one group after the other, each followed by a sync; returns seconds.
-
-        The batches lie anywhere in memory and O_DIRECT wants whole, aligned blocks, so they are copied together first:
-        no loop that writes batches can do without that.
-        """
-        descriptor, memory = self._descriptor, self._memory
-        position = number = 0
+        """Write so many batches a group, one group after the other, each followed by a sync; returns seconds."""
+        number = 0
         begun = time.perf_counter()
         for group in groups:
-            filled = 0
-            for _ in range(group):
-                batch = batches[number % len(batches)]
-                number += 1
-                if filled + len(batch) > len(memory):
-                    position = self._write(descriptor, memory[:filled], position)
-                    filled = 0
-                memory[filled : filled + len(batch)] = batch
-                filled += len(batch)
-            position = self._write(descriptor, memory[:filled], position)
-            os.fdatasync(descriptor)
+            self.append_group([batches[place % len(batches)] for place in range(number, number + group)])
+            number += group
         return time.perf_counter() - begun
 
-    def _write(self, descriptor: int, memory: memoryview, position: int) -> int:
-        """Write the blocks, from the file's begin again when it is full; returns the position behind them."""
-        if position + len(memory) > self._size:
-            position = 0
-        os.pwrite(descriptor, memory, position)
-        return position + len(memory)
+    def append_group(self, batches: Sequence[bytearray | memoryview]) -> None:
+        """Write the batches behind what is there, and sync.
+
+        They lie anywhere in memory and O_DIRECT wants whole, aligned blocks, so they are copied together first: no loop
+        that writes batches can do without that. A block that is not full yet is written again with the next group.
+        """
+        memory, filled = self._memory, self._filled
+        for batch in batches:
+            if filled + len(batch) > len(memory):
+                filled = self._write(filled)
+            memory[filled : filled + len(batch)] = batch
+            filled += len(batch)
+        self._filled = self._write(filled)
+        os.fdatasync(self._descriptor)
+
+    def _write(self, filled: int) -> int:
+        """Write so much of the memory, from the file's begin again when it is full; returns how much of it stays."""
+        memory = self._memory
+        whole = filled - filled % BLOCK_BYTES
+        end = whole if whole == filled else whole + BLOCK_BYTES
+        if self._position + end > self._size:
+            self._position = 0
+        os.pwrite(self._descriptor, memory[:end], self._position)
+        self._position += whole
+        memory[: filled - whole] = memory[whole:filled]
+        return filled - whole
 
     def close(self) -> None:
         os.close(self._descriptor)

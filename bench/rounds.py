@@ -37,19 +37,28 @@ def compare(ours: Callable[[], float], floor: Callable[[], float], rounds: int, 
     return Comparison([ours_s for ours_s, _ in counted], [floor_s for _, floor_s in counted])
 
 
+def spread(values: Sequence[float], digits: int = 0) -> str:
+    return f"{min(values):.{digits}f} to {max(values):.{digits}f}"
+
+
+def percentile(values: Sequence[float], share: float) -> float:
+    return sorted(values)[min(len(values) - 1, int(len(values) * share))]
+
+
 @dataclass(frozen=True, slots=True)
 class Line:
     """One line of the report."""
 
     name: str
     value: str
-    target: str
-    met: bool
+    target: str = ""  # empty: a figure to know, without a target
+    met: bool = True
     note: str = ""
 
 
 def print_report(lines: Sequence[Line]) -> None:
     width = max(len(line.name) for line in lines)
     for line in lines:
-        mark = "ok " if line.met else "MISS"
-        print(f"{mark:4} {line.name:{width}}  {line.value:>12}  (target {line.target})  {line.note}")
+        mark = "" if not line.target else "ok" if line.met else "MISS"
+        target = f"(target {line.target})  " if line.target else ""
+        print(f"{mark:4} {line.name:{width}}  {line.value:>12}  {target}{line.note}")

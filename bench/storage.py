@@ -2,15 +2,12 @@
 
 import os
 import random
-import shutil
-import tempfile
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 from bench.floor import FloorFile, read_files
 from bench.rounds import Comparison, Line, compare
+from bench.scratch import scratch
 from tidelog.raft.log import EntryKind
 from tidelog.storage import FileRange, RealDisk, StorageSettings, StorageThreads, Store, StreamLog
 from tidelog.wire.batch import HEADER_BYTES
@@ -90,18 +87,8 @@ class _Appender:
         self.store.close()
 
 
-@contextmanager
-def _scratch() -> Iterator[str]:
-    """A folder on the disk that is measured, not on a RAM disk: beside the working directory."""
-    path = tempfile.mkdtemp(prefix=".bench-", dir=os.environ.get("TIDELOG_BENCH_DIR", "."))
-    try:
-        yield path
-    finally:
-        shutil.rmtree(path)
-
-
 def appends() -> Line:
-    with _scratch() as folder:
+    with scratch() as folder:
         floor = FloorFile(os.path.join(folder, "floor"), StorageSettings().segment_bytes)
         appender = _Appender(os.path.join(folder, "data"))
         try:
@@ -145,7 +132,7 @@ def _read_log(log: StreamLog, last_index: int, chunk_bytes: int) -> float:
 
 
 def reads() -> Line:
-    with _scratch() as folder:
+    with scratch() as folder:
         directory = os.path.join(folder, "data")
         _fill(directory, READ_BYTES)
         files = _closed_segments(directory)
@@ -159,7 +146,7 @@ def reads() -> Line:
 
 
 def recovery() -> Line:
-    with _scratch() as folder:
+    with scratch() as folder:
         directory = os.path.join(folder, "data")
         _fill(directory, 1024 * MIB)
         seconds: list[float] = []

@@ -1,23 +1,15 @@
-"""The `tidelog` command as a user runs it: a process with stdin, stdout, stderr and a status, always bounded in time."""
+"""The `tidelog` command as a user runs it: a process with stdin, stdout, stderr and a status, bounded in time."""
 
 import json
 import os
-import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from subprocess import PIPE, Popen
 from typing import Any
 
-from tests.e2e.broker import Broker
-
 COMMAND_S_MAX = 60
-
-
-class Server(Broker):
-    def kill(self) -> None:
-        """End without a word, as `kill -9` does. May be called again."""
-        self._kill()
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,12 +52,10 @@ class Tidelog:
         return one_line(ended.err)
 
     @contextmanager
-    def start(self, *arguments: str, **streams: Any) -> Iterator["subprocess.Popen[bytes]"]:
+    def start(self, *arguments: str, stdout: int = PIPE, stderr: int = PIPE) -> Iterator[Popen[bytes]]:
         """A command that runs on; it is killed when the block ends, if it still runs then."""
-        pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
-        with subprocess.Popen(
-            [sys.executable, "-m", "tidelog.cli", *arguments], env=self._environment, bufsize=0, **{**pipes, **streams}
-        ) as process:
+        command = [sys.executable, "-m", "tidelog.cli", *arguments]
+        with Popen(command, stdin=PIPE, stdout=stdout, stderr=stderr, env=self._environment, bufsize=0) as process:
             try:
                 yield process
             finally:

@@ -4,14 +4,15 @@ from collections.abc import Iterator
 
 import pytest
 
-from .command import Server, Tidelog
+from tidelog.cli import main
 
-SETTINGS = {"group.initial.rebalance.delay.ms": "0"}
+from .command import Tidelog
+from .server import Server
 
 
 @pytest.fixture(scope="session")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    server = Server(tmp_path_factory.mktemp("server"), settings=SETTINGS)
+    server = Server(tmp_path_factory.mktemp("server"))
     yield server
     server.stop()
 
@@ -19,7 +20,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 @pytest.fixture
 def mortal_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """One that the test may kill."""
-    server = Server(tmp_path_factory.mktemp("mortal"), settings=SETTINGS)
+    server = Server(tmp_path_factory.mktemp("mortal"))
     yield server
     server.kill()
 
@@ -30,8 +31,8 @@ def tidelog(server: Server) -> Tidelog:
 
 
 @pytest.fixture
-def stream(tidelog: Tidelog, request: pytest.FixtureRequest) -> str:
+def stream(server: Server, request: pytest.FixtureRequest) -> str:
     """An empty stream of one partition, named after the test."""
     name = "".join(letter if letter.isalnum() else "-" for letter in request.node.name)
-    tidelog.succeed("stream", "create", name, "--partitions", "1")
+    assert main(["stream", "create", name, "--partitions", "1", "--bootstrap", server.bootstrap]) == 0
     return name

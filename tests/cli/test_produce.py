@@ -1,10 +1,12 @@
 import os
 import pty
+import re
 import signal
 
 import pytest
 
-from .command import COMMAND_S_MAX, Server, Tidelog, one_line
+from .command import COMMAND_S_MAX, Tidelog, one_line
+from .server import Server
 
 
 def test_summary_goes_to_stderr(tidelog: Tidelog, stream: str) -> None:
@@ -100,9 +102,8 @@ def test_a_server_that_dies_midway(mortal_server: Server) -> None:
         assert producing.stdin is not None
         producing.stdin.write(b"one\ntwo\n")
         tidelog.succeed("consume", "short", "--max", "2", "--timeout", "30")
-        # What is on disk may not be acknowledged yet; a third record that can be read means that the two before are.
         mortal_server.kill()
         _, err = producing.communicate(b"three\n" * 1000, timeout=COMMAND_S_MAX)
     assert producing.returncode == 1
-    assert one_line(err.decode()).startswith(("line 1 ", "line 2 ", "line 3 "))
-    assert "was not written to short: " in err.decode()
+    # The two were readable; whether the producer heard so before the server died is not said.
+    assert re.match(r"line [123] was not written to short: ", one_line(err.decode()))

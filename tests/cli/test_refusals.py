@@ -10,7 +10,8 @@ import pytest
 
 from tidelog.cli import main
 
-from .command import Server, Tidelog, one_line
+from .command import Tidelog, one_line
+from .server import Server
 
 ON_A_STREAM = (
     ("stream", "describe", "missing"),
@@ -28,6 +29,7 @@ WRONG_ARGUMENTS = (
     ("stream",),
     ("stream", "create"),
     ("stream", "create", ""),
+    ("stream", "create", "größe"),
     ("stream", "create", "name", "--partitions", "0"),
     ("stream", "create", "name", "--config", "retention.ms"),
     ("stream", "delete"),
@@ -36,6 +38,7 @@ WRONG_ARGUMENTS = (
     ("produce",),
     ("produce", "name", "--codec", "rar"),
     ("produce", "name", "--header", "=value"),
+    ("produce", "name", "--header", "not=utf-8:\udcff"),
     ("consume", "name", "--from", "yesterday"),
     ("consume", "name", "--from", "time:yesterday"),
     ("consume", "name", "--max", "0"),

@@ -14,6 +14,7 @@ import sys
 import time
 from pathlib import Path
 
+TIDELOG = (sys.executable, "-m", "tidelog.cli")
 START_TIMEOUT_S = 60
 STOP_TIMEOUT_S = 30
 LOG_TAIL_BYTES = 8000
@@ -25,7 +26,7 @@ class BrokerFailed(Exception):
 
 class Broker:
     def __init__(self, folder: Path, nodes: int = 1, settings: dict[str, str] | None = None) -> None:
-        command = [sys.executable, "-m", "tidelog.cli", "up", "--nodes", str(nodes), "--dir", str(folder / "data")]
+        command = [*TIDELOG, "up", "--nodes", str(nodes), "--dir", str(folder / "data")]
         command += ["--port", "0", "--console-port", "0"]
         for name, value in (settings or {}).items():
             command += ["--set", f"{name}={value}"]
@@ -61,7 +62,13 @@ class Broker:
     def log_tail(self) -> str:
         return self._log.read_bytes()[-LOG_TAIL_BYTES:].decode(errors="replace")
 
+    def check(self) -> None:
+        """Fails when it has ended by itself."""
+        if self._process.poll() is not None:
+            raise BrokerFailed(f"ended with status {self._process.returncode} in the midst\n{self.log_tail()}")
+
     def stop(self) -> None:
+        self.check()
         self._process.send_signal(signal.SIGINT)
         try:
             self._process.communicate(timeout=STOP_TIMEOUT_S)  # reads on, so that a full pipe cannot hold it up

@@ -1,12 +1,14 @@
 """The broker that the end-to-end tests run against: one a test process, ours unless the environment names another."""
 
 import os
+import socket
 from collections.abc import Iterator
 
 import pytest
 
 from .broker import Broker
 
+CONNECT_TIMEOUT_S = 10
 SETTINGS = {"group.initial.rebalance.delay.ms": "0"}
 
 
@@ -23,7 +25,12 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker | None]:
 
 @pytest.fixture(scope="session")
 def bootstrap(broker: Broker | None) -> str:
-    return os.environ["TIDELOG_E2E_BOOTSTRAP"] if broker is None else broker.bootstrap
+    if broker is not None:
+        return broker.bootstrap
+    address = os.environ["TIDELOG_E2E_BOOTSTRAP"]
+    host, _, port = address.rpartition(":")
+    socket.create_connection((host, int(port)), CONNECT_TIMEOUT_S).close()  # else every test would find out by itself
+    return address
 
 
 @pytest.hookimpl(wrapper=True)

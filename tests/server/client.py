@@ -32,7 +32,7 @@ from tidelog.wire.messages.fetch import FetchResponsePartition
 from tidelog.wire.messages.offsets import ListOffsetsResponsePartition
 from tidelog.wire.records import Record, build_batch, read_records
 
-WAIT_S = 20.0  # generous: only a server that does not answer at all takes so long
+WAIT_S = 10.0  # generous: only a server that does not answer at all takes so long
 PRODUCE_VERSION = 9
 FETCH_VERSION = 12
 LATEST, EARLIEST, MAX_TIMESTAMP = -1, -2, -3
@@ -176,7 +176,8 @@ class Client:
     async def close(self) -> None:
         self._writer.close()
         with contextlib.suppress(ConnectionError):
-            await self._writer.wait_closed()
+            async with asyncio.timeout(WAIT_S):
+                await self._writer.wait_closed()
 
 
 def produce_request(

@@ -66,9 +66,8 @@ class Server:
     async def drop_clients(self) -> None:
         for client in self._clients:
             client.abort()
-        for client in self._clients:
-            await client.close()
         self._clients.clear()
+        await asyncio.sleep(0)  # for the transports to let go of their sockets
 
     async def connect(self) -> Client:
         client = await Client.connect(self.port)
@@ -142,7 +141,7 @@ class World:
         for server in self._servers:
             await server.drop_clients()
             await server.stop()
-        await asyncio.sleep(0)  # for the transports to let go of their sockets
+        await asyncio.sleep(0)
 
 
 async def until(condition: Callable[[], bool]) -> None:

@@ -12,7 +12,7 @@ import os
 import socket
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -26,6 +26,10 @@ BOOTSTRAP_DEFAULT = "127.0.0.1:9092"
 ANSWER_S_MAX = 10.0  # for any question to the cluster that is not a stream of records
 
 Answer = TypeVar("Answer")
+
+
+class UnknownStream(CommandError):
+    """The cluster has no stream of this name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,13 +61,21 @@ def addresses(text: str) -> str:
 
 
 def stream_name(text: str) -> str:
-    if not text:
-        raise argparse.ArgumentTypeError("a stream's name is not empty")
+    if not text or not text.isascii():
+        raise argparse.ArgumentTypeError(f"{text!r} cannot name a stream: use letters, digits, '.', '_' and '-'")
+    return text
+
+
+def plain(text: str) -> str:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not UTF-8") from None
     return text
 
 
 def pair(text: str) -> tuple[str, str]:
-    name, equals, value = text.partition("=")
+    name, equals, value = plain(text).partition("=")
     if not equals or not name:
         raise argparse.ArgumentTypeError(f"{text!r} is not NAME=VALUE")
     return name, value
@@ -110,7 +122,7 @@ class Cluster:
         for host, port in places:
             try:
                 socket.create_connection((host, int(port)), timeout=ANSWER_S_MAX / len(places)).close()
-            except (OSError, OverflowError) as error:
+            except (OSError, OverflowError, UnicodeError) as error:  # the last two: no such port, no such name
                 reasons.append(getattr(error, "strerror", None) or str(error))
             else:
                 return
@@ -122,22 +134,29 @@ class Cluster:
         with refusals(self.bootstrap, stream):
             return future.result(ANSWER_S_MAX + 1)  # the request's own timeout comes first
 
-    def names(self) -> list[str]:
-        with refusals(self.bootstrap, "*"):
-            return sorted(self.admin.list_topics(timeout=ANSWER_S_MAX).topics)
-
-    def describe(self, names: list[str]) -> "list[TopicDescription]":
+    def describe(self, name: str) -> "TopicDescription":
         from confluent_kafka import TopicCollection
 
-        if not names:
-            return []
-        futures = self.admin.describe_topics(TopicCollection(names), request_timeout=ANSWER_S_MAX)
-        return [self.answer(futures[name], name) for name in names]
+        futures = self.admin.describe_topics(TopicCollection([name]), request_timeout=ANSWER_S_MAX)
+        return self.answer(futures[name], name)
+
+    def describe_all(self) -> "list[TopicDescription]":
+        """By name. A stream that is deleted while we ask is left out."""
+        from confluent_kafka import TopicCollection
+
+        with refusals(self.bootstrap, "*"):
+            names = sorted(self.admin.list_topics(timeout=ANSWER_S_MAX).topics)
+        described: list[TopicDescription] = []
+        if names:  # librdkafka does not take an empty question
+            futures = self.admin.describe_topics(TopicCollection(names), request_timeout=ANSWER_S_MAX)
+            for name in names:
+                with suppress(UnknownStream):
+                    described.append(self.answer(futures[name], name))
+        return described
 
     def partitions(self, stream: str, only: int | None = None) -> list[int]:
         """The stream's partitions, or the one that was asked for, if it is there."""
-        (description,) = self.describe([stream])
-        found = sorted(partition.id for partition in description.partitions)
+        found = sorted(partition.id for partition in self.describe(stream).partitions)
         if only is None:
             return found
         if only not in found:
@@ -175,27 +194,31 @@ def refusals(bootstrap: str, stream: str) -> Iterator[None]:
     try:
         yield
     except KafkaException as exception:
-        raise CommandError(explain(exception.args[0], bootstrap, stream)) from None
+        raise refusal(exception.args[0], bootstrap, stream) from None
     except TimeoutError:
-        raise CommandError(_silence(bootstrap)) from None
+        raise _silence(bootstrap) from None
 
 
-def explain(error: "KafkaError", bootstrap: str, stream: str) -> str:
+def refusal(error: "KafkaError", bootstrap: str, stream: str) -> CommandError:
     from confluent_kafka import KafkaError
 
     match error.code():
         case KafkaError.UNKNOWN_TOPIC_OR_PART | KafkaError._UNKNOWN_TOPIC:
-            return f"there is no stream {stream}: `tidelog stream list` shows those there are, `tidelog stream create` makes one"
+            return UnknownStream(
+                f"there is no stream {stream}: see `tidelog stream list`, or make it with `tidelog stream create`"
+            )
         case KafkaError.TOPIC_ALREADY_EXISTS:
-            return f"stream {stream} exists already: change it with `tidelog stream alter {stream}`"
+            return CommandError(f"stream {stream} exists already: change it with `tidelog stream alter {stream}`")
         case KafkaError._TIMED_OUT | KafkaError._TRANSPORT | KafkaError._ALL_BROKERS_DOWN:
             return _silence(bootstrap)
         case _:
-            return f"stream {stream}: {' '.join(error.str().split())}"
+            return CommandError(f"stream {stream}: {' '.join(error.str().split())}")
 
 
-def _silence(bootstrap: str) -> str:
-    return f"no answer from {bootstrap} in {ANSWER_S_MAX:.0f} s: is it a Tidelog or Kafka node, and is it well?"
+def _silence(bootstrap: str) -> CommandError:
+    return CommandError(
+        f"no answer from {bootstrap} in {ANSWER_S_MAX:.0f} s: is it a Tidelog or Kafka node, and is it well?"
+    )
 
 
 def _split(bootstrap: str) -> list[tuple[str, str]]:

@@ -9,7 +9,7 @@ them again and misses none. Without a group nothing is committed and nobody else
 
 import argparse
 import time
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, BinaryIO
 
 from tidelog.cli import CommandError
@@ -17,8 +17,9 @@ from tidelog.cli.client import (
     Bounds,
     Cluster,
     add_bootstrap,
-    explain,
     number_from,
+    plain,
+    refusal,
     refusals,
     seconds,
     settings,
@@ -35,6 +36,7 @@ POLL_S = 0.1
 SILENCE_S_MAX = 30.0  # without a word from the cluster, when there must be one
 SESSION_MS = 10_000  # a member that was killed holds up its group for this long
 NO_GROUP = "tidelog-consume"  # librdkafka wants a name; nothing is committed under it
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 Start = str | int | datetime
 
@@ -52,7 +54,9 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
         "With --group: where to begin when the group has no position yet",
     )
     parser.add_argument("--partition", metavar="P", type=number_from(0), help="read only this one (default: all)")
-    parser.add_argument("--group", metavar="G", help="read as a member of this group, and commit what was written out")
+    parser.add_argument(
+        "--group", metavar="G", type=plain, help="read as a member of this group, and commit what was written out"
+    )
     parser.add_argument("--max", metavar="N", type=number_from(1), help="end after N records")
     parser.add_argument("--exit", action="store_true", help="end at the end of what is there now")
     parser.add_argument("--timeout", metavar="S", type=seconds, help="end when no record comes for S seconds")
@@ -82,7 +86,8 @@ def run(options: argparse.Namespace) -> int:
         raise CommandError("a group has its own partitions and positions: leave out --partition, --from OFFSET or time")
     cluster = Cluster(options.bootstrap)
     bounds = cluster.bounds(options.stream, cluster.partitions(options.stream, options.partition))
-    reading = _Reading(options, cluster, bounds)
+    first = None if options.group else _first_offsets(cluster, options.stream, bounds, options.start)
+    reading = _Reading(options, cluster, {partition: held.latest for partition, held in bounds.items()}, first)
     with refusals(options.bootstrap, options.stream), standard_output() as out:
         try:
             reading.run(out)
@@ -96,7 +101,7 @@ def _first_offsets(cluster: Cluster, stream: str, bounds: dict[int, Bounds], sta
     from confluent_kafka.admin import OffsetSpec
 
     if isinstance(start, datetime):
-        moment = OffsetSpec.for_timestamp(int(start.timestamp() * 1000))
+        moment = OffsetSpec.for_timestamp((start - EPOCH) // timedelta(milliseconds=1))
         found = cluster.offsets(stream, list(bounds), moment)
         # -1: nothing is that young
         return {partition: bounds[partition].latest if offset < 0 else offset for partition, offset in found.items()}
@@ -114,14 +119,17 @@ def _first_offsets(cluster: Cluster, stream: str, bounds: dict[int, Bounds], sta
 class _Reading:
     """A consumer, and how far it has come."""
 
-    def __init__(self, options: argparse.Namespace, cluster: Cluster, bounds: dict[int, Bounds]) -> None:
+    def __init__(
+        self, options: argparse.Namespace, cluster: Cluster, ends: dict[int, int], first: dict[int, int] | None
+    ) -> None:
+        """`ends` are the partitions' ends as we begin, `first` is where to begin; None: where the group stands."""
         from confluent_kafka import Consumer, TopicPartition
 
         self._options = options
         self._cluster = cluster
         self._line = json_line if options.json else key_value_line if options.keys else value_line
         self._written = 0
-        self._ends = {partition: held.latest for partition, held in bounds.items()}
+        self._ends = ends
         self._unfinished: set[int] | None = None  # partitions not yet read to their end; None: not assigned yet
         self._heard_at = time.monotonic()  # the last record, or end of a partition
         self._down_since: float | None = None
@@ -140,10 +148,9 @@ class _Reading:
                 },
             )
         )
-        if options.group:
+        if first is None:
             self._consumer.subscribe([options.stream], on_assign=self._assigned, on_revoke=self._revoked)
         else:
-            first = _first_offsets(cluster, options.stream, bounds, options.start)
             self._consumer.assign([TopicPartition(options.stream, *place) for place in first.items()])
             self._unfinished = {partition for partition, offset in first.items() if offset < self._ends[partition]}
 
@@ -176,7 +183,7 @@ class _Reading:
         """Whether it is a record to write out; notes when its partition has been read to the end."""
         error = message.error()
         if error is not None and not self._is_end(error):
-            raise CommandError(self._explain(error))
+            raise self._refusal(error)
         self._heard_at = time.monotonic()
         self._down_since = None
         if not self._options.exit:
@@ -193,12 +200,14 @@ class _Reading:
 
         return error.code() == KafkaError._PARTITION_EOF
 
-    def _explain(self, error: "KafkaError") -> str:
+    def _refusal(self, error: "KafkaError") -> CommandError:
         from confluent_kafka import KafkaError
 
         if error.code() == KafkaError._AUTO_OFFSET_RESET:
-            return f"the next records of {self._options.stream} were removed meanwhile: go on with --from earliest"
-        return explain(error, self._options.bootstrap, self._options.stream)
+            return CommandError(
+                f"the next records of {self._options.stream} were removed meanwhile: go on with --from earliest"
+            )
+        return refusal(error, self._options.bootstrap, self._options.stream)
 
     def _finished(self) -> bool:
         options, now = self._options, time.monotonic()
@@ -212,8 +221,7 @@ class _Reading:
         wait_s = options.timeout or (SILENCE_S_MAX if options.exit else None)
         if wait_s is None or now - self._heard_at < wait_s:
             return False
-        if self._down_since is not None:
-            self._cluster.check_reachable()
+        self._cluster.check_reachable()  # silence is no end when nobody is there to speak
         if options.exit:
             raise CommandError(f"no record of {options.stream} for {wait_s:g} s, and the end is not reached")
         if options.max is not None:
@@ -241,10 +249,14 @@ class _Reading:
         if not self._options.group:
             return
         try:
-            self._consumer.commit(asynchronous=False)
+            committed = self._consumer.commit(asynchronous=False)
         except KafkaException as exception:
             if exception.args[0].code() != KafkaError._NO_OFFSET:  # nothing was written out
                 raise
+            return
+        for place in committed or []:
+            if place.error is not None:
+                raise KafkaException(place.error)
 
     def close(self) -> None:
         """Leave the group. This commits too, after Ctrl-C or a closed pipe, but does not say if it failed."""

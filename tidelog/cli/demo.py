@@ -93,7 +93,8 @@ def _tell(node: _Node) -> None:
     acknowledged, outage_ms = _write(node)
     print(
         f"wrote {len(acknowledged)} records, each on disk before it was acknowledged, "
-        f"in {time.monotonic() - begun:.1f} s; the node was killed (-9) after {KILL_AFTER} and was back in {outage_ms:.0f} ms"
+        f"in {time.monotonic() - begun:.1f} s; the node was killed (-9) after {KILL_AFTER}, "
+        f"and was back in {outage_ms:.0f} ms"
     )
     _compare(acknowledged, _read(node, len(acknowledged)))
     print(f"two consumers of one group read {len(acknowledged)} records: all there, once, in order", flush=True)

@@ -88,7 +88,7 @@ class _Sending:
 
         self._stream: str = options.stream
         self._partition: int = -1 if options.partition is None else options.partition  # -1: by key
-        self._headers = [(name, value.encode(errors="surrogateescape")) for name, value in options.header]
+        self._headers = [(name, value.encode()) for name, value in options.header]
         self._progress = Progress()
         self.line = 0  # the last one taken
         self.records = 0  # acknowledged

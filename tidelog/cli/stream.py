@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from tidelog.cli import CommandError
-from tidelog.cli.client import ANSWER_S_MAX, Bounds, Cluster, add_bootstrap, number_from, pair, stream_name
+from tidelog.cli.client import ANSWER_S_MAX, Bounds, Cluster, add_bootstrap, number_from, pair, plain, stream_name
 from tidelog.cli.output import show, show_json, table
 
 if TYPE_CHECKING:
@@ -45,7 +45,9 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
     alter.add_argument("name", type=stream_name)
     alter.add_argument("--partitions", metavar="N", type=number_from(1), help="how many it is to have; never fewer")
     alter.add_argument("--config", metavar="K=V", type=pair, action="append", default=[], help="may be repeated")
-    alter.add_argument("--unset", metavar="K", action="append", default=[], help="back to the cluster's default")
+    alter.add_argument(
+        "--unset", metavar="K", type=plain, action="append", default=[], help="back to the cluster's default"
+    )
 
     delete = action(_delete, "remove streams and all their records")
     delete.add_argument("names", metavar="name", type=stream_name, nargs="+")
@@ -74,8 +76,7 @@ def _create(options: argparse.Namespace, cluster: Cluster) -> None:
 
 
 def _list(options: argparse.Namespace, cluster: Cluster) -> None:
-    described = cluster.describe(cluster.names())
-    chosen = [stream for stream in described if options.internal or not stream.is_internal]
+    chosen = [stream for stream in cluster.describe_all() if options.internal or not stream.is_internal]
     rows = [(stream.name, len(stream.partitions), _replicas(stream)) for stream in chosen]
     if options.json:
         keys = ("stream", "partitions", "replicas")
@@ -89,7 +90,7 @@ def _replicas(stream: "TopicDescription") -> int:
 
 
 def _describe(options: argparse.Namespace, cluster: Cluster) -> None:
-    (stream,) = cluster.describe([options.name])
+    stream = cluster.describe(options.name)
     configs = _configs_set(options.name, cluster)
     # A partition without a leader cannot be asked for its bounds; the others are shown all the same.
     led = [partition.id for partition in stream.partitions if partition.leader is not None]

@@ -1,6 +1,7 @@
 """`tidelog up`: an embedded cluster on this machine, each node its own process; Ctrl-C stops it cleanly."""
 
 import argparse
+import ctypes
 import os
 import signal
 import subprocess
@@ -10,6 +11,8 @@ from types import FrameType
 from tidelog.cli import CommandError
 from tidelog.cli.server import add_set
 
+PR_SET_PDEATHSIG = 1  # prctl(2)
+
 
 def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     parser = commands.add_parser("up", help="start an embedded cluster on this machine")
@@ -18,6 +21,11 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
     parser.add_argument("--port", type=int, default=9092, help="node i listens on PORT + i; 0 takes free ones")
     parser.add_argument("--console-port", type=int, default=8090, help="port of the console, which is still to come")
     add_set(parser)
+
+
+def _end_with_parent() -> None:
+    """In the node's process: should `up` be killed, the node gets SIGTERM from the kernel."""
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
 def run(options: argparse.Namespace) -> int:
@@ -30,7 +38,13 @@ def run(options: argparse.Namespace) -> int:
         command += ["--set", text]
     if options.verbose:
         command.append("--verbose")
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True) as node:
+    with subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        preexec_fn=_end_with_parent,  # noqa: PLW1509 - there are no threads here
+    ) as node:
 
         def stop(_number: int, _frame: FrameType | None) -> None:
             node.send_signal(signal.SIGTERM)

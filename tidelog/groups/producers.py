@@ -54,6 +54,8 @@ class Written:
     first_sequence: int
     last_sequence: int
     base_offset: int
+    index: int = 0
+    """Of its entry; 0 for one that was committed before a restart."""
 
 
 class Producer:
@@ -74,7 +76,7 @@ class Producer:
         if numbers.epoch != self.epoch:
             self.epoch = numbers.epoch
             self.batches.clear()
-        self.batches.append(Written(numbers.first_sequence, numbers.last_sequence, base_offset))
+        self.batches.append(Written(numbers.first_sequence, numbers.last_sequence, base_offset, index))
         self.last_index = index
         self.used_ms = now_ms
 
@@ -116,11 +118,6 @@ class Producers:
             self._pending[numbers.producer_id] = producer
         producer.add(numbers, base_offset, index, now_ms)
 
-    def pending_index(self, producer_id: int) -> int | None:
-        """Index of the producer's newest batch that is appended and not committed."""
-        producer = self._pending.get(producer_id)
-        return None if producer is None else producer.last_index
-
     def committed(self, numbers: Numbers, base_offset: int, index: int, now_ms: int) -> None:
         producer = self._committed.pop(numbers.producer_id, None)
         if producer is None:
@@ -133,7 +130,8 @@ class Producers:
         if pending is not None and pending.last_index <= index:
             del self._pending[numbers.producer_id]
 
-    def leadership_ended(self) -> None:
+    def forget_pending(self) -> None:
+        """Leadership ended, or what was appended did not stay."""
         self._pending.clear()
 
     def _current(self, producer_id: int, now_ms: int) -> Producer | None:

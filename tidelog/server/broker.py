@@ -48,6 +48,7 @@ log = logging.getLogger(__name__)
 API_VERSIONS = 18
 START_TIMEOUT_MS = 60_000
 READER_THREADS = 4
+FETCH_BYTES_MIN = 64 << 10  # of an answer when memory is short
 DRAIN_S_MAX = 5.0  # how long a stopping node waits for what is being written
 
 
@@ -66,7 +67,6 @@ class Broker:
         self._produce_queue: dict[Connection, None] = {}
         self._fetch_pool = BufferPool(settings.memory_fetch_bytes)
         self._fetch_bytes = 0
-        self._fetch_queue: dict[Callable[[], None], None] = {}
         now = now_ms()
         self.quotas = Quotas(TokenBucket(0, now), TokenBucket(0, now), TokenBucket(0, now))
         self._set_quotas()
@@ -178,13 +178,14 @@ class Broker:
         return self.node.replicas.get(topic.partitions[partition].stream, ErrorCode.NOT_LEADER_OR_FOLLOWER)
 
     def leader_of(self, name: str | UUID, partition: int) -> Replica | ErrorCode:
+        """The stream's replica here, if it leads and knows all that was committed before its term."""
         replica = self._found.get((name, partition))
         if replica is None:
             found = self.replica_of(name, partition)
             if isinstance(found, ErrorCode):
                 return found
             replica = self._found[name, partition] = found
-        return replica if replica.leads else ErrorCode.NOT_LEADER_OR_FOLLOWER
+        return replica if replica.ready else ErrorCode.NOT_LEADER_OR_FOLLOWER
 
     # Bounds
 
@@ -206,22 +207,16 @@ class Broker:
             for connection in waiting:
                 self._loop.call_soon(connection.go_on)
 
-    def may_fetch(self, again: Callable[[], None]) -> bool:
-        """Whether there is memory for another answer; if not, `again` is called when there is."""
-        if self._fetch_bytes < self.settings.memory_fetch_bytes:
-            return True
-        self._fetch_queue[again] = None
-        return False
+    def fetch_allowance(self) -> int:
+        """Bytes that one more answer may have: less and less as memory gets short, but never nothing."""
+        left = self.settings.memory_fetch_bytes - self._fetch_bytes
+        return max(FETCH_BYTES_MIN, min(self.settings.fetch_bytes_max, left // 4))
 
     def fetch_begun(self, size: int) -> None:
         self._fetch_bytes += size
 
     def fetch_ended(self, size: int) -> None:
         self._fetch_bytes -= size
-        if self._fetch_queue and self._fetch_bytes < self.settings.memory_fetch_bytes:
-            waiting, self._fetch_queue = self._fetch_queue, {}
-            for again in waiting:
-                self._loop.call_soon(again)
 
     def fetch_memory(self, size: int) -> memoryview:
         buffer = self._fetch_pool.take(size)

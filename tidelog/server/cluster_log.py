@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import Callable
 
 from tidelog.cluster import Applied, Command, Machine, Snapshot, decode_command, encode_command
-from tidelog.raft import EntryKind, Refusal
+from tidelog.raft import Refusal
 from tidelog.server.clock import wall_ms
 from tidelog.server.replica import Replica
 from tidelog.storage import chunk_bytes
@@ -42,7 +42,6 @@ class ClusterLog:
     async def submit(self, command: Command, timeout_ms: int) -> Applied:
         """Raises CommandRefusedError; the command may then still take effect later."""
         replica = self._replica
-        offset = replica.log.next_offset
         batch = build_batch([Record(encode_command(command), timestamp=wall_ms())])
         result: asyncio.Future[Applied] = asyncio.get_running_loop().create_future()
 
@@ -52,9 +51,7 @@ class ClusterLog:
                 if not result.done():
                     result.set_exception(CommandRefusedError(refusal))
 
-        refusal = replica.append([batch], None, replica.now() + timeout_ms, done)
-        if refusal is not None:
-            raise CommandRefusedError(refusal)
+        offset = replica.append([batch], 1, None, replica.now() + timeout_ms, done)
         self._results[offset] = result
         return await result
 
@@ -82,7 +79,7 @@ class ClusterLog:
             waiting.set_result(applied)
 
     def _write_snapshot(self) -> None:
-        """Both entries in a row: the log start moves only if the snapshot is committed before it."""
+        """Both entries in a row: if the first is not committed, the second is not either."""
         replica = self._replica
         offset = replica.log.next_offset
         if offset != replica.high_watermark:
@@ -90,8 +87,8 @@ class ClusterLog:
         self._commands_since_snapshot = 0
         deadline_ms = replica.now() + 60_000
         batch = build_batch([Record(encode_command(self.machine.snapshot()), timestamp=wall_ms())])
-        if replica.propose(EntryKind.DATA, (batch,), deadline_ms, _whatever) is None:
-            replica.move_start(offset, deadline_ms, _whatever)
+        replica.append([batch], 1, None, deadline_ms, _whatever)
+        replica.move_start(offset, deadline_ms, _whatever)
 
 
 def _whatever(_refusal: Refusal | None) -> None:

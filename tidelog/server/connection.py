@@ -28,15 +28,16 @@ log = logging.getLogger(__name__)
 
 PRODUCE = 0
 FRAME_HEAD_BYTES = 6  # a frame's size and the request's key, which says how large it may be
-SMALL_BYTES = 16 << 10  # of a frame received in parts: copied to memory of its own; a larger one stays where it began
-GROWTH_BYTES = 2 << 20  # memory given to a frame before its bytes have come
+SMALL_BYTES = 16 << 10  # a frame received in parts up to this size has memory of its own, a larger one the pool's
+GRANT_BYTES_MIN = 16 << 10  # memory that a frame gets when its first bytes have come,
+GRANT_FACTOR = 4  # or so many times what has come of it
 WAITING_FRAMES_MAX = 16
 WAITING_BYTES_MAX = 1 << 20
 WRITE_BUFFER_HIGH = 256 << 10
 GRACE_S = 0.25  # between a failure's answer and the end: some clients drop an answer that comes with the end
 LINGER_S = 2.0  # how long a closed connection is still read, so that the client gets its last answers
 
-_SIZE = struct.Struct(">i")
+_NOTHING = memoryview(b"")
 _HEAD = struct.Struct(">ih")
 _REQUEST = struct.Struct(">hhi")
 
@@ -44,7 +45,7 @@ _REQUEST = struct.Struct(">hhi")
 class Exchange:
     """A request that is under way, and its answer's place in the order."""
 
-    __slots__ = ("api_key", "api_version", "buffers", "connection", "correlation_id", "received_ms", "release")
+    __slots__ = ("api_key", "api_version", "buffers", "connection", "correlation_id", "hurry", "received_ms", "release")
 
     def __init__(self, connection: "Connection", api_key: int, api_version: int, correlation_id: int, now: int) -> None:
         self.connection = connection
@@ -53,6 +54,8 @@ class Exchange:
         self.correlation_id = correlation_id
         self.received_ms = now
         self.buffers: Sequence[Buffer] | None = None
+        self.hurry: Callable[[], None] | None = None
+        """Called when the client will not wait any longer: answer with what there is."""
         self.release: Callable[[], None] | None = None
         """Called when the answer has been handed to the network, or never will be."""
 
@@ -92,7 +95,8 @@ class Connection(asyncio.BufferedProtocol):
         self.peer = self.host = ""
         self.client_id: str | None = None
         # Receiving
-        self._room = memoryview(b"")  # what the last read was offered
+        self._room = _NOTHING  # what the last read was offered
+        self._unsplit = _NOTHING  # read, and not looked at yet
         self._head = b""  # the beginning of a frame, too short to know its size
         self._frame: memoryview | None = None  # a frame received in parts: memory for as much as came, or will soon
         self._frame_bytes = 0  # its size
@@ -104,6 +108,7 @@ class Connection(asyncio.BufferedProtocol):
         self._waiting_bytes = 0
         # Answering
         self._out: list[Buffer] = []
+        self._out_bytes = 0  # of large ones
         self._release: list[Callable[[], None]] = []
         self._flush_planned = False
         self._write_paused = False
@@ -138,7 +143,9 @@ class Connection(asyncio.BufferedProtocol):
             if timer is not None:
                 timer.cancel()
         self._waiting.clear()
+        self._unsplit = _NOTHING
         self._frame = None
+        self._hurry()
         self._out.clear()
         self._sent()
         self._broker.closed(self)
@@ -157,17 +164,32 @@ class Connection(asyncio.BufferedProtocol):
             if self._frame is not None:
                 self._continue_frame(nbytes)
             else:
-                self._split(nbytes)
+                data = self._room[:nbytes]
+                if self._head:
+                    data = memoryview(bytearray(self._head) + data)
+                    self._head = b""
+                    self._split(data, in_room=False)
+                else:
+                    self._split(data, in_room=True)
         except ProtocolError as error:
             self.abort(str(error))
             return
         self._govern_reading()
 
     def eof_received(self) -> bool:
-        if self._discarding or not self._exchanges:
+        """The client sends no more. It may still want its answers, but whoever waits long for one is gone."""
+        if self._linger is not None or (self.idle and not self._out) or not self._hurry():
             return False
-        self._discarding = True  # half-closed: it still wants its answers
+        self._discarding = True
         return True
+
+    def _hurry(self) -> bool:
+        """Have everything answered now; false when something cannot be."""
+        exchanges = list(self._exchanges)
+        for exchange in exchanges:
+            if exchange.hurry is not None:
+                exchange.hurry()
+        return all(exchange.api_key == PRODUCE or exchange.buffers is not None for exchange in exchanges)
 
     def pause_writing(self) -> None:
         self._write_paused = True
@@ -181,15 +203,14 @@ class Connection(asyncio.BufferedProtocol):
 
     # Frames
 
-    def _split(self, nbytes: int) -> None:
-        """Take the frames out of what was read into the room."""
-        data = self._room[:nbytes]
-        in_room = True
-        if self._head:
-            data = memoryview(bytearray(self._head) + data)
-            self._head, in_room = b"", False
+    def _split(self, data: memoryview, in_room: bool) -> None:
+        """Take the frames out of what was read, which may still lie in the room. Of many some stay unsplit."""
         end, position, kept_to = len(data), 0, 0
         while end - position >= FRAME_HEAD_BYTES:
+            if len(self._waiting) >= WAITING_FRAMES_MAX:
+                self._unsplit, kept_to = data[position:], end
+                position = end
+                break
             size, key = _HEAD.unpack_from(data, position)
             self._check_size(size, key)
             start, stop = position + 4, position + 4 + size
@@ -208,6 +229,12 @@ class Connection(asyncio.BufferedProtocol):
         if kept_to and in_room:
             self._broker.inlet.keep(kept_to)
 
+    def _split_rest(self) -> None:
+        """Go on with what was too much at once."""
+        while self._unsplit and len(self._waiting) < WAITING_FRAMES_MAX:
+            data, self._unsplit = self._unsplit, _NOTHING
+            self._split(data, in_room=False)
+
     def _check_size(self, size: int, key: int) -> None:
         settings = self._broker.settings
         limit = settings.request_bytes_max if key == PRODUCE else settings.request_control_bytes_max
@@ -215,22 +242,23 @@ class Connection(asyncio.BufferedProtocol):
             raise ProtocolError(f"a request with key {key} of {size} bytes; between 8 and {limit} are allowed")
 
     def _begin_frame(self, data: memoryview, start: int, size: int, in_room: bool) -> bool:
-        """The beginning of a frame has come; true when it stays where it lies."""
+        """The beginning of a frame has come; true when it stays where it lies.
+
+        It gets memory for some times what has come of it, so that announcing a frame costs the node nothing.
+        """
         part = data[start:]
         self._frame_bytes, self._filled = size, len(part)
-        if size > SMALL_BYTES and in_room and start + size <= len(self._room):
+        granted = min(size, max(GRANT_BYTES_MIN, GRANT_FACTOR * len(part)))
+        if granted == size and size > SMALL_BYTES and in_room and start + size <= len(self._room):
             self._frame = self._room[start : start + size]
             return True
-        if size <= SMALL_BYTES:
-            self._frame = memoryview(bytearray(size))
-        else:
-            self._frame = self._memory(min(size, max(GROWTH_BYTES, len(part))))
+        self._frame = self._memory(granted)
         self._frame[: len(part)] = part
         return False
 
     def _memory(self, size: int) -> memoryview:
         """Memory for a frame. Beyond the pool's bound it is the frame's own; `exhausted` stops others meanwhile."""
-        buffer = self._broker.pool.take(size)
+        buffer = self._broker.pool.take(size) if size > SMALL_BYTES else None
         return memoryview(buffer if buffer is not None else bytearray(size))[:size]
 
     def _continue_frame(self, nbytes: int) -> None:
@@ -240,7 +268,7 @@ class Connection(asyncio.BufferedProtocol):
         if self._filled < len(frame):
             return
         if self._filled < self._frame_bytes:
-            grown = self._memory(min(self._frame_bytes, 2 * self._filled))
+            grown = self._memory(min(self._frame_bytes, GRANT_FACTOR * self._filled))
             grown[: self._filled] = frame
             self._frame = grown
             return
@@ -259,7 +287,8 @@ class Connection(asyncio.BufferedProtocol):
 
     def _may_begin(self, frame: memoryview) -> bool:
         if not self._exchanges:
-            return not self._write_paused and (frame[1] != PRODUCE or frame[0] != 0 or self._broker.may_produce(self))
+            taken = not self._write_paused and self._out_bytes < WRITE_BUFFER_HIGH  # the answers before
+            return taken and (frame[1] != PRODUCE or frame[0] != 0 or self._broker.may_produce(self))
         return (
             frame[1] == PRODUCE
             and frame[0] == 0
@@ -283,6 +312,7 @@ class Connection(asyncio.BufferedProtocol):
                 frame = self._waiting.popleft()
                 self._waiting_bytes -= len(frame)
                 self._begin(frame)
+                self._split_rest()
         except ProtocolError as error:
             self.abort(str(error))
             return
@@ -308,6 +338,9 @@ class Connection(asyncio.BufferedProtocol):
             if exchange.release is not None:
                 self._release.append(exchange.release)
                 exchange.release = None  # whoever waits for it holds the exchange: no cycle may keep its memory
+            exchange.hurry = None
+            if exchange.api_key != PRODUCE:
+                self._out_bytes += sum(map(len, exchange.buffers or ()))
         if not self._flush_planned:
             self._flush_planned = True
             asyncio.get_running_loop().call_soon(self._flush)
@@ -320,7 +353,7 @@ class Connection(asyncio.BufferedProtocol):
             self._sent()
             return
         if self._out:
-            out, self._out = self._out, []
+            out, self._out, self._out_bytes = self._out, [], 0
             transport.writelines(out)
         if not self._write_paused:
             self._sent()
@@ -348,6 +381,7 @@ class Connection(asyncio.BufferedProtocol):
         stop = self._frame is None and (
             self._write_paused
             or self._mute is not None
+            or bool(self._unsplit)
             or len(self._waiting) >= WAITING_FRAMES_MAX
             or self._waiting_bytes > WAITING_BYTES_MAX
             or self._produces >= self._broker.settings.requests_inflight_max

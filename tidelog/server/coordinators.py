@@ -42,6 +42,8 @@ def group_settings(settings: Settings) -> GroupSettings:
         initial_rebalance_delay_ms=settings.group_initial_rebalance_delay_ms,
         offsets_retention_ms=settings.group_offsets_retention_ms,
         members_max=settings.group_max_size,
+        group_record_bytes_max=min(16 << 20, settings.storage_segment_bytes // 4),
+        snapshot_append_bytes_max=min(1 << 20, settings.storage_segment_bytes // 4),
     )
 
 
@@ -126,9 +128,6 @@ class Seat:
 
     def _append(self, records: Sequence[JournalRecord], done: "Callable[[ErrorCode], None]") -> None:
         replica, coordinator = self._replica, self.coordinator
-        for number, (key, _) in enumerate(records):
-            if is_snapshot_begin(key):
-                self._snapshot_offset = replica.log.next_offset + number
         time_ms = wall_ms()
         batch = build_batch([Record(value, key, time_ms) for key, value in records])
 
@@ -137,10 +136,10 @@ class Seat:
             if self.coordinator is coordinator:
                 self.touched()
 
-        refusal = replica.append([batch], None, replica.now() + APPEND_TIMEOUT_MS, committed)
-        if refusal is not None:
-            done(_error(refusal))
-            return
+        offset = replica.append([batch], len(records), None, replica.now() + APPEND_TIMEOUT_MS, committed)
+        for number, (key, _) in enumerate(records):
+            if is_snapshot_begin(key):
+                self._snapshot_offset = offset + number
         self._records_since_snapshot += len(records)
         if self._records_since_snapshot >= SNAPSHOT_EVERY and coordinator is not None:
             self._records_since_snapshot = 0

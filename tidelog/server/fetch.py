@@ -5,21 +5,21 @@ there is enough or its time is up. What it gives out are the batches as they lie
 a segment read into pooled memory (on the loop when the page cache has them, by a thread when the disk must be waited
 for). Old clients (versions 0 to 3) get message sets made from them, which is the slow path.
 
-Bounds: one answer has at most `fetch.bytes.max` bytes, or one batch; all answers on their way have at most
-`memory.fetch.bytes`, and a fetch beyond that waits its turn.
+Bounds: one answer has at most `fetch.bytes.max` bytes, or one batch. The more of `memory.fetch.bytes` is on its way to
+clients, the smaller answers become, so that clients who do not read take nothing from those who do.
 """
 
 import asyncio
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 from uuid import UUID
 
 from tidelog.server.connection import Exchange
 from tidelog.server.replica import Replica
 from tidelog.storage import Chunk, File, FileRange
-from tidelog.wire.batch import Buffer
+from tidelog.wire.batch import Buffer, CorruptBatchError
 from tidelog.wire.errors import ErrorCode
 from tidelog.wire.fetch import PartitionAnswer, write_fetch_answer
 from tidelog.wire.message_set import write_message_set
@@ -101,24 +101,19 @@ class Fetch:
         """See what there is; answer when it is enough, or when there is no use in waiting."""
         if self._done:
             return
-        broker = self._broker
-        late = broker.now() >= self._deadline_ms
-        if broker.may_fetch(self._look):
-            found, failed = self._gather()
-            if found >= self._request.min_bytes or failed or late:
-                self._answer(found)
-                return
-        elif late:
-            self._gather()
-            self._forget_chunks()
-            self._answer(0)
-            return
-        if self._timer is None:
+        found, failed = self._gather()
+        if found >= self._request.min_bytes or failed or self._broker.now() >= self._deadline_ms:
+            self._answer(found)
+        elif self._timer is None:
             self._wait()
+
+    def _hurry(self) -> None:
+        self._deadline_ms = 0
+        self._look()
 
     def _gather(self) -> tuple[int, bool]:
         """(bytes found, whether a partition failed); fills in every part."""
-        left = min(max(self._request.max_bytes, 0), self._broker.settings.fetch_bytes_max)
+        left = min(max(self._request.max_bytes, 0), self._broker.fetch_allowance())
         found, failed = 0, False
         for part in self._parts:
             part.chunks = ()
@@ -167,6 +162,7 @@ class Fetch:
     def _wait(self) -> None:
         delay_s = max(0, self._deadline_ms - self._broker.now()) / 1000
         self._timer = asyncio.get_running_loop().call_later(delay_s, self._look)
+        self._exchange.hurry = self._hurry
         for part in self._parts:
             if part.replica is not None:
                 part.replica.watchers[self] = self._look
@@ -203,10 +199,6 @@ class Fetch:
             reading = loop.run_in_executor(self._broker.readers, _read_pieces, pieces[read:])
             reading.add_done_callback(self._files_read)
 
-    def _forget_chunks(self) -> None:
-        for part in self._parts:
-            part.chunks = ()
-
     def _plan_reading(self) -> list["_Piece"]:
         """Give every part its buffers; those still to be filled from files are returned."""
         pieces: list[_Piece] = []
@@ -242,12 +234,16 @@ class Fetch:
             write_fetch_answer(version, self._exchange.correlation_id, self._topics, 0, mute_ms), mute_ms
         )
 
-    def _convert(self, magic: int) -> None:
+    def _convert(self, magic: Literal[0, 1]) -> None:
         limit = self._broker.settings.request_bytes_max
         for part in self._parts:
             if part.answer.records:
-                data = b"".join(part.answer.records)
-                part.answer.records = (write_message_set(data, magic, part.asked.fetch_offset, limit),)  # type: ignore
+                try:
+                    converted = write_message_set(b"".join(part.answer.records), magic, part.asked.fetch_offset, limit)
+                except CorruptBatchError:  # its producer's checksum is right, its content is not
+                    part.answer.error, part.answer.records = ErrorCode.CORRUPT_MESSAGE, ()
+                else:
+                    part.answer.records = (converted,)
 
     def _release(self) -> None:
         self._topics.clear()

@@ -60,8 +60,11 @@ class BufferPool:
 
     @property
     def exhausted(self) -> bool:
-        """Nothing of a usual size is left."""
-        return self.bytes + CHUNK_BYTES > self._bytes_max and not self._has_unused_chunk()
+        """There is no memory to receive into, and none can be made."""
+        if self.bytes + CHUNK_BYTES <= self._bytes_max or self._has_unused_chunk():
+            return False
+        self.release_unused(0)
+        return self.bytes + CHUNK_BYTES > self._bytes_max
 
     def _has_unused_chunk(self) -> bool:
         queue = self._buffers.get(CHUNK_BYTES, deque())

@@ -45,6 +45,7 @@ class Node:
         self._store.on_report = self._from_thread
         self._host = Host(settings.node_id, time.time_ns(), settings.raft, rng, self._now_ms)
         self.replicas: dict[int, Replica] = {}
+        self._gathering: list[Replica] = []
         self.send: Callable[[Envelope], None] = _nobody_is_there
         self._threads = StorageThreads(self._store, self._fail_from_thread)
         self._settle_timer = self._loop.call_later(SETTLE_AFTER_S, self._settle)
@@ -66,7 +67,7 @@ class Node:
         configurations = [(index, Configuration.decode(content)) for index, content in stream_log.configurations()]
         group = self._host.add(stream, stream_log, HardState(vote.term, vote.vote), configurations, now_ms())
         producers = Producers(self._settings.producer_id_expiration_ms)
-        replica = Replica(stream_log, group, self._host, config, producers, self._request)
+        replica = Replica(stream_log, group, self._host, config, producers, self._request, self._gather)
         self.replicas[stream] = replica
         self._plan_turn()
         return replica
@@ -91,6 +92,11 @@ class Node:
         """The time, for somebody who is about to ask the core for something: what it decides is done this turn."""
         self._plan_turn()
         return now_ms()
+
+    def _gather(self, replica: Replica) -> None:
+        """A replica has something to propose when this turn ends."""
+        self._gathering.append(replica)
+        self._plan_turn()
 
     def _plan_turn(self) -> None:
         if not self._turn_planned:
@@ -120,6 +126,9 @@ class Node:
             host.written(stream_log.stream, time_ms)
         for stream, vote in delivered.votes:
             host.hard_state_written(stream, HardState(vote.term, vote.vote), time_ms)
+        for replica in self._gathering:
+            replica.propose_gathered()
+        self._gathering.clear()
         work = host.poll(time_ms)
         for envelope in work.envelopes:
             self.send(envelope)

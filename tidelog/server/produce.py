@@ -11,11 +11,12 @@ before that to a stream where an earlier one failed is not acknowledged either, 
 the earlier one, whose fate is unknown to the client, then was committed before it.
 """
 
+import asyncio
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from tidelog.groups.producers import Numbers, Written
-from tidelog.raft import Refusal
+from tidelog.raft import Reason, Refusal
 from tidelog.server.clock import wall_ms
 from tidelog.server.connection import Exchange
 from tidelog.server.refusals import error_of
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 BATCHES_SINCE = 3  # the version from which on a partition's records are one batch; before, a message set
 TIMEOUT_MS_MAX = 600_000
 _MAGIC_AT = 16
+_TIMED_OUT = Refusal(Reason.TIMED_OUT)
 
 
 class _Refused(Exception):
@@ -63,6 +65,7 @@ class Produce:
 
     def _begin(self, request: ProduceRequest) -> None:
         problem = self._problem_with(request)
+        failed: set[tuple[TopicName, int]] = set()
         for name, partitions in request.topics:
             answers: list[PartitionAnswer] = []
             self._answers.append((name, answers))
@@ -73,10 +76,13 @@ class Produce:
                     answers[place] = PartitionAnswer(number, problem[0], message=problem[1])
                     continue
                 try:
+                    if (name, number) in failed:
+                        raise _Refused(ErrorCode.NOT_LEADER_OR_FOLLOWER, "an earlier batch of this request failed")
                     self._append(name, number, records, answers, place)
                 except _Refused as refused:
                     answers[place] = PartitionAnswer(number, refused.error, message=refused.message)
                     self._exchange.connection.failed = True
+                    failed.add((name, number))
         self._one_done()
 
     def _problem_with(self, request: ProduceRequest) -> tuple[ErrorCode, str] | None:
@@ -114,10 +120,8 @@ class Produce:
             if isinstance(known, ErrorCode):
                 raise _Refused(known, f"producer {numbers.producer_id}: sequence {numbers.first_sequence}")
             if known is not None:
-                self._wait_for_duplicate(replica, numbers, known, answers, place)
+                self._wait_for_duplicate(replica, known, answers, place)
                 return
-        offset = replica.log.next_offset
-        answers[place] = PartitionAnswer(number, 0, offset, append_time_ms, replica.log.start_offset)
         connection = self._exchange.connection
 
         def done(refusal: Refusal | None) -> None:
@@ -130,29 +134,35 @@ class Produce:
                 )
             self._one_done()
 
-        refusal = replica.append([batch for batch, _ in batches], numbers, self._deadline_ms, done)
-        if refusal is not None:
-            raise _Refused(error_of(refusal), refusal.detail or refusal.reason.value)
         self._missing += 1
+        records_count = sum(header.last_offset_delta + 1 for _, header in batches)
+        offset = replica.append([batch for batch, _ in batches], records_count, numbers, self._deadline_ms, done)
+        answers[place] = PartitionAnswer(number, 0, offset, append_time_ms, replica.log.start_offset)
 
-    def _wait_for_duplicate(
-        self, replica: Replica, numbers: Numbers, known: Written, answers: list[PartitionAnswer], place: int
-    ) -> None:
-        """The batch is in the log already; it is acknowledged when it is committed."""
+    def _wait_for_duplicate(self, replica: Replica, known: Written, answers: list[PartitionAnswer], place: int) -> None:
+        """The batch is in the log already; it is acknowledged when it is committed, within this request's time."""
         number = answers[place].partition
         answers[place] = PartitionAnswer(number, 0, known.base_offset, -1, replica.log.start_offset)
-        pending_index = replica.producers.pending_index(numbers.producer_id)
-        if pending_index is None:
-            return
+        self._missing += 1
+        timer: asyncio.TimerHandle | None = None
+        ended = False
 
         def done(refusal: Refusal | None) -> None:
+            nonlocal ended
+            if ended:
+                return
+            ended = True
+            if timer is not None:
+                timer.cancel()
             if refusal is not None:
                 self._exchange.connection.fail(replica.stream)
                 answers[place] = PartitionAnswer(number, error_of(refusal), message=refusal.reason.value)
             self._one_done()
 
-        self._missing += 1
-        replica.when_committed(pending_index, done)
+        replica.when_committed(known.index, done)
+        if not ended:
+            delay_s = max(0, self._deadline_ms - self._broker.now()) / 1000
+            timer = asyncio.get_running_loop().call_later(delay_s, done, _TIMED_OUT)
 
     def _checked(self, replica: Replica, records: memoryview) -> tuple[memoryview, BatchHeader]:
         """The one batch of a partition, if it may be appended."""
@@ -160,11 +170,9 @@ class Produce:
             header = check_batch(records)
             if header.size != len(records):
                 raise _Refused(ErrorCode.INVALID_RECORD, "a produce request holds one batch a partition")
-            if header.size > replica.config.max_message_bytes:
-                raise _Refused(
-                    ErrorCode.MESSAGE_TOO_LARGE,
-                    f"a batch of {header.size} bytes; max.message.bytes is {replica.config.max_message_bytes}",
-                )
+            limit = self._bytes_max(replica)
+            if header.size > limit:
+                raise _Refused(ErrorCode.MESSAGE_TOO_LARGE, f"a batch of {header.size} bytes; {limit} are allowed")
             check_produced(header, records, self._version)
         except CorruptBatchError as error:
             if len(records) > _MAGIC_AT and records[_MAGIC_AT] in (0, 1):
@@ -176,7 +184,7 @@ class Produce:
 
     def _converted(self, replica: Replica, records: memoryview) -> list[tuple[Buffer, BatchHeader]]:
         """An old client's message set, as batches."""
-        limit = replica.config.max_message_bytes
+        limit = self._bytes_max(replica)
         try:
             batches = read_message_set(records, bytes_max=self._broker.settings.request_bytes_max)
             checked: list[tuple[Buffer, BatchHeader]] = [(batch, check_batch(batch)) for batch in batches]
@@ -187,8 +195,12 @@ class Produce:
         if not checked:
             raise _Refused(ErrorCode.INVALID_RECORD, "no records")
         if any(header.size > limit for _, header in checked):
-            raise _Refused(ErrorCode.MESSAGE_TOO_LARGE, f"max.message.bytes is {limit}")
+            raise _Refused(ErrorCode.MESSAGE_TOO_LARGE, f"more than {limit} bytes")
         return checked
+
+    def _bytes_max(self, replica: Replica) -> int:
+        """Of a batch: what the topic allows, and no more than fits into a segment."""
+        return min(replica.config.max_message_bytes, self._broker.settings.storage_segment_bytes)
 
     def _one_done(self) -> None:
         self._missing -= 1

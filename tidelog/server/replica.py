@@ -11,7 +11,7 @@ idempotent producer goes into `producers`. The state is saved from time to time 
 """
 
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from tidelog.cluster import TopicConfig
 from tidelog.groups.producers import Numbers, Producers
@@ -41,7 +41,9 @@ class Replica:
         config: TopicConfig,
         producers: Producers,
         now: Callable[[], int],
+        gathering: "Callable[[Replica], None]",
     ) -> None:
+        """`gathering` is told that something was gathered, so that `propose_gathered` is called this turn."""
         self.stream = log.stream
         self.log = log
         self.group = group
@@ -56,7 +58,14 @@ class Replica:
         self._host = host
         self.now = now
         """The node's clock, in milliseconds. Asking it announces that the core is about to get work."""
+        self._gathering = gathering
+        self._gathered: list[Buffer] = []  # batches to be proposed at the end of this turn
+        self._gathered_done: list[Done] = []
+        self._gathered_deadline_ms = 0
+        self._gathered_offset = 0  # where they go
+        self._next_offset = 0  # behind them
         self._was_ready = False
+        self._index_waiting: list[tuple[int, Done]] = []  # few: those who retry what is under way
         self._waiting: dict[int, tuple[int, list[Done]]] = {}  # ticket -> (last index, whom to tell)
         saved_index, saved = log.application
         producers.restore(saved)
@@ -73,50 +82,80 @@ class Replica:
 
     # Requests
 
-    def propose(self, kind: EntryKind, data: Sequence[Buffer], deadline_ms: int, done: Done) -> Refusal | None:
-        """Append entries; `done` is called when they are committed. A refusal at once means: nothing was appended."""
+    def append(
+        self, batches: Sequence[Buffer], records: int, numbers: Numbers | None, deadline_ms: int, done: Done
+    ) -> int:
+        """Append checked batches of so many records; gives the offset of the first, if they are ever committed.
+
+        What comes in one turn of the loop is proposed together when the turn ends (`propose_gathered`): one proposal,
+        one run for the disk, one answer. `numbers` are those of an idempotent producer, who sends one batch at a time.
+        """
+        if deadline_ms != self._gathered_deadline_ms or not self._gathered:
+            self.propose_gathered()
+            self._gathered_deadline_ms = deadline_ms
+            self._gathered_offset = self._next_offset = self.log.next_offset
+            self._gathering(self)
+        self._gathered.extend(batches)
+        self._gathered_done.append(done)
+        offset = self._next_offset
+        self._next_offset += records
+        if numbers is not None:
+            self.producers.appended(numbers, offset, self.log.last_index + len(self._gathered), wall_ms())
+        return offset
+
+    def propose_gathered(self) -> None:
+        if not self._gathered:
+            return
+        batches, self._gathered = self._gathered, []
+        waiting, self._gathered_done = self._gathered_done, []
+        ticket: int | Refusal = _LOST
+        if self.log.next_offset == self._gathered_offset:  # else another leader has appended meanwhile
+            deadline_ms = self._gathered_deadline_ms
+            ticket = self._host.propose(self.stream, EntryKind.DATA, batches, deadline_ms, self.now())
+        if isinstance(ticket, Refusal):
+            self._restore_pending()
+            for done in waiting:
+                done(ticket)
+        else:
+            self._waiting[ticket] = (self.log.last_index, waiting)
+
+    def _restore_pending(self) -> None:
+        """Nothing that was gathered came into the log: forget it, and what the log has must not be forgotten."""
+        self.producers.forget_pending()
+        if self.leads:
+            for index, numbers, offset in self._numbers(self._applied_index + 1, self.log.last_index):
+                self.producers.appended(numbers, offset, index, wall_ms())
+
+    def _propose(self, kind: EntryKind, data: Sequence[Buffer], deadline_ms: int, done: Done) -> None:
+        self.propose_gathered()
         ticket = self._host.propose(self.stream, kind, data, deadline_ms, self.now())
         if isinstance(ticket, Refusal):
-            return ticket
-        self._waiting[ticket] = (self.log.last_index, [done])
-        return None
-
-    def append(
-        self, batches: Sequence[Buffer], numbers: Numbers | None, deadline_ms: int, done: Done
-    ) -> Refusal | None:
-        """Append checked record batches; the first one's base offset is `log.next_offset` before the call.
-
-        `numbers` are those of an idempotent producer, who sends one batch at a time.
-        """
-        offset = self.log.next_offset
-        refusal = self.propose(EntryKind.DATA, batches, deadline_ms, done)
-        if refusal is None and numbers is not None:
-            self.producers.appended(numbers, offset, self.log.last_index, wall_ms())
-        return refusal
+            done(ticket)
+        else:
+            self._waiting[ticket] = (self.log.last_index, [done])
 
     def when_committed(self, index: int, done: Done) -> None:
-        """Wait with whoever appended the entry at `index`."""
-        for last_index, waiting in self._waiting.values():
-            if last_index >= index:
-                waiting.append(done)
-                return
-        done(None if index <= self._applied_index else _LOST)
+        """`done` is called when the entry at `index` is committed, or can no longer be by this leader."""
+        if index <= self._applied_index:
+            done(None)
+        else:
+            self._index_waiting.append((index, done))
 
-    def read_when_current(self, deadline_ms: int, done: Done) -> Refusal | None:
+    def read_when_current(self, deadline_ms: int, done: Done) -> None:
         """`done` is called when the high watermark holds everything that was acknowledged before this call."""
         now_ms = self.now()
         if self._host.lease_index(self.stream, now_ms) is not None:
             done(None)
-            return None
+            return
         ticket = self._host.read(self.stream, deadline_ms, now_ms)
         if isinstance(ticket, Refusal):
-            return ticket
-        self._waiting[ticket] = (0, [done])
-        return None
+            done(ticket)
+        else:
+            self._waiting[ticket] = (0, [done])
 
-    def move_start(self, offset: int, deadline_ms: int, done: Done) -> Refusal | None:
+    def move_start(self, offset: int, deadline_ms: int, done: Done) -> None:
         """Delete everything before `offset`, on all replicas."""
-        return self.propose(EntryKind.LOG_START, (LOG_START.pack(offset),), deadline_ms, done)
+        self._propose(EntryKind.LOG_START, (LOG_START.pack(offset),), deadline_ms, done)
 
     # Effects
 
@@ -126,7 +165,8 @@ class Replica:
         for answer in effects.answers:
             self._answered(answer)
         if effects.leadership is not None and effects.leadership.role is not Role.LEADER:
-            self.producers.leadership_ended()
+            self.producers.forget_pending()
+            self._tell_index_waiting(_LOST)
         if effects.leadership is not None or self._was_ready != self.group.ready:
             self._was_ready = self.group.ready
             if self.on_leadership is not None:
@@ -135,6 +175,11 @@ class Replica:
 
     def close(self, effects: Effects) -> None:
         """The node lets go of the stream; `effects` refuse all that is unanswered."""
+        self._gathered.clear()
+        waiting, self._gathered_done = self._gathered_done, []
+        for done in waiting:
+            done(_LOST)
+        self._tell_index_waiting(_LOST)
         for answer in effects.answers:
             self._answered(answer)
         self._tell_watchers()
@@ -150,6 +195,7 @@ class Replica:
         if index > self._applied_index:
             first, self._applied_index = self._applied_index + 1, index
             self._apply(first, index)
+            self._tell_index_waiting(None)
             if index - log.application[0] > APPLICATION_ENTRIES_MAX:
                 self.save()
         high_watermark = log.offset_after(index)
@@ -161,11 +207,8 @@ class Replica:
 
     def _apply(self, first: int, last: int) -> None:
         log = self.log
-        for index, header in log.batch_headers(first, last):
-            producer_id, epoch, sequence, count = _PRODUCER.unpack_from(header, _PRODUCER_AT)
-            if producer_id >= 0:
-                numbers = Numbers.of(producer_id, epoch, sequence, count)
-                self.producers.committed(numbers, _BASE_OFFSET.unpack_from(header)[0], index, wall_ms())
+        for index, numbers, offset in self._numbers(first, last):
+            self.producers.committed(numbers, offset, index, wall_ms())
         for entry in log.own_entries(first, last):
             if entry.kind is EntryKind.LOG_START:
                 (offset,) = LOG_START.unpack(entry.data)
@@ -173,11 +216,29 @@ class Replica:
                 self.high_watermark = max(self.high_watermark, log.start_offset)
                 self._tell_watchers()
 
+    def _numbers(self, first: int, last: int) -> Iterator[tuple[int, Numbers, int]]:
+        """(index, numbers, base offset) of idempotent producers' batches among the entries first..last."""
+        for index, header in self.log.batch_headers(first, last):
+            producer_id, epoch, sequence, count = _PRODUCER.unpack_from(header, _PRODUCER_AT)
+            if producer_id >= 0:
+                numbers = Numbers.of(producer_id, epoch, sequence, count)
+                yield index, numbers, _BASE_OFFSET.unpack_from(header)[0]
+
     def _answered(self, answer: Answer) -> None:
         _, waiting = self._waiting.pop(answer.ticket)
         refusal = None if isinstance(answer, Committed | Readable) else answer.refusal
         for done in waiting:
             done(refusal)
+
+    def _tell_index_waiting(self, refusal: Refusal | None) -> None:
+        """Those whose entry is committed; or all of them, when there is a reason that theirs never will be."""
+        if self._index_waiting:
+            waiting, self._index_waiting = self._index_waiting, []
+            for index, done in waiting:
+                if refusal is not None or index <= self._applied_index:
+                    done(refusal)
+                else:
+                    self._index_waiting.append((index, done))
 
     def _tell_watchers(self) -> None:
         if self.watchers:

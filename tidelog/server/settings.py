@@ -56,7 +56,9 @@ class Settings:
         384 * MIB, "memory for what clients send; above it their sockets are not read", low=4 * MIB
     )
     memory_produce_bytes: int = _setting(48 * MIB, "produced and not yet committed; above it produces wait", low=1)
-    memory_fetch_bytes: int = _setting(256 * MIB, "fetched and not yet sent; above it fetches wait", low=1 * MIB)
+    memory_fetch_bytes: int = _setting(
+        256 * MIB, "fetched and not yet sent; the less is left, the smaller answers become", low=1 * MIB
+    )
     fetch_bytes_max: int = _setting(8 * MIB, "largest answer to one Fetch, unless one batch is larger", low=1)
 
     topic_auto_create: bool = _setting(True, "create topics that clients ask for and that are not there", live=True)

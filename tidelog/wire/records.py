@@ -27,6 +27,7 @@ from tidelog.wire.batch import (
     ATTRIBUTE_CONTROL,
     ATTRIBUTE_TRANSACTIONAL,
     HEADER_BYTES,
+    LENGTH_END,
     NO_PRODUCER,
     BatchHeader,
     Buffer,
@@ -39,6 +40,8 @@ from tidelog.wire.batch import (
 from tidelog.wire.compression import Codec, codec_of, compress, decompress, looks_compressed
 
 NO_OFFSET = -1
+RECORD_BYTES_MIN = 7  # length, attributes, two deltas, no key, no value, no headers
+_LENGTH_WITHOUT_RECORDS = HEADER_BYTES - LENGTH_END
 RECORD_BYTES_MAX = 100 << 20  # of a batch's records, decompressed: as much as a request may carry without compression
 ZSTD_SINCE = 7  # the version of a produce request from which on a batch may be compressed by zstd (KIP-110)
 
@@ -62,7 +65,7 @@ class Record:
 class InvalidReason(Enum):
     """Why a produced batch is refused, with the error code of Kafka's protocol that says so."""
 
-    RECORD_COUNT = ("it holds no record", 87)
+    RECORD_COUNT = ("it holds no record, or fewer bytes than its records need", 87)
     OFFSET_DELTA = ("its last offset delta does not fit its number of records", 87)
     CONTROL = ("clients do not write control batches", 87)
     TRANSACTIONAL = ("transactions are not supported", 87)
@@ -91,8 +94,9 @@ def check_produced(header: BatchHeader, batch: Buffer, produce_version: int, pos
     `header` is that of the intact batch at `position` in `batch`. Records are not looked at, so that the cost is that
     of a batch: one whose records are garbage under a right checksum is taken, and its readers refuse it.
     """
-    _, _, _, _, _, attributes, last_offset_delta, _, _, producer_id, epoch, sequence, record_count = header
-    if record_count < 1:
+    _, length, _, _, _, attributes, last_offset_delta, _, _, producer_id, epoch, sequence, record_count = header
+    room = RECORD_BYTES_MAX if attributes & ATTRIBUTE_COMPRESSION else length - _LENGTH_WITHOUT_RECORDS
+    if not 1 <= record_count * RECORD_BYTES_MIN <= room:
         raise InvalidBatchError(InvalidReason.RECORD_COUNT)
     if last_offset_delta != record_count - 1:
         raise InvalidBatchError(InvalidReason.OFFSET_DELTA)

@@ -7,6 +7,8 @@ import pytest
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
+from tests.e2e.broker import Broker
+
 from .client import Client, eventually
 from .driver import Driver, DriverFailed
 from .environments import CLIENTS, Unavailable
@@ -76,7 +78,9 @@ def drivers(bootstrap: str) -> Iterator[Drivers]:
 
 
 @pytest.fixture
-def client(client_name: str, drivers: Drivers) -> Iterator[Client]:
+def client(client_name: str, drivers: Drivers, broker: Broker | None) -> Iterator[Client]:
+    if broker is not None:
+        broker.check()  # else every test would wait for a dead server
     try:
         client = drivers.client(client_name)
     except Unavailable as unavailable:

@@ -43,7 +43,7 @@ def test_driver_that_hangs_is_killed_and_its_stderr_shown(script: Script) -> Non
 def test_driver_that_dies_is_noticed_at_once(script: Script) -> None:
     driver = script("import sys; input(); sys.exit('no more')")
 
-    with pytest.raises(DriverFailed, match="(?s)ended during hello.*no more"):
+    with pytest.raises(DriverFailed, match=r"(?s)ended during hello.*no more"):
         driver.call("hello", timeout_s=600)
     with pytest.raises(DriverFailed, match="is gone, before poll"):
         driver.call("poll", timeout_s=600)

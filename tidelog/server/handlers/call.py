@@ -38,7 +38,7 @@ Handler = Callable[[Call], object | Coroutine[Any, Any, object]]
 """Gives the response to the call's request, at once or as a coroutine."""
 
 
-async def outcome(begin: Callable[[Done], Refusal | None]) -> ErrorCode:
+async def outcome(begin: Callable[[Done], None]) -> ErrorCode:
     """Wait for something a replica was asked for: `begin` is handed what to call when it is done."""
     done: asyncio.Future[Refusal | None] = asyncio.get_running_loop().create_future()
 
@@ -46,7 +46,8 @@ async def outcome(begin: Callable[[Done], Refusal | None]) -> ErrorCode:
         if not done.done():
             done.set_result(refusal)
 
-    refusal = begin(finish) or await done
+    begin(finish)
+    refusal = await done
     return ErrorCode.NONE if refusal is None else error_of(refusal)
 
 

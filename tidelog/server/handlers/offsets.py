@@ -73,7 +73,10 @@ async def _offset_at(replica: Replica, timestamp: int) -> tuple[int, int]:
             index = replica.log.index_at_time(replica.log.newest_timestamp)
             if index is None or await outcome(lambda done: replica.when_committed(index, done)):
                 return NONE, NONE
-            return newest_record(replica.log.entries(index, index, 1)[0].data)
+            try:
+                return newest_record(replica.log.entries(index, index, 1)[0].data)
+            except CorruptBatchError:
+                return NONE, NONE
     return _first_at_time(replica, timestamp)
 
 

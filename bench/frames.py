@@ -1,0 +1,101 @@
+"""Requests of the protocol, ready to be sent: what a client has to make before anything is measured."""
+
+import random
+from collections.abc import Sequence
+
+from tidelog.wire.batch import Buffer, read_header
+from tidelog.wire.frames import RequestHeader, decode_response, encode_request
+from tidelog.wire.messages import (
+    APIS,
+    CreateTopicsRequest,
+    CreateTopicsRequestTopic,
+    DeleteRecordsRequest,
+    DeleteRecordsRequestPartition,
+    DeleteRecordsRequestTopic,
+    FetchRequest,
+    FetchRequestPartition,
+    FetchRequestTopic,
+    ProduceRequest,
+    ProduceRequestPartition,
+    ProduceRequestTopic,
+)
+from tidelog.wire.records import Record, build_batch
+
+KIB, MIB = 1 << 10, 1 << 20
+RECORD_BYTES = 1000
+TIMEOUT_MS = 20_000
+FETCH_WAIT_MS = 500
+PRODUCE = RequestHeader(0, 9, 7, "bench")  # versions of today's clients before topics had ids
+FETCH = RequestHeader(1, 12, 7, "bench")
+HIGH_WATERMARK = -1
+
+_KEYS = {api.request: api.key for api in APIS.values()}
+
+
+def header_of(request: object) -> RequestHeader:
+    """In the newest version."""
+    key = _KEYS[type(request)]
+    return RequestHeader(key, APIS[key].max_version, 7, "bench")
+
+
+def batch_of(batch_bytes: int, record_bytes: int = RECORD_BYTES) -> bytes:
+    """As many records with values of one size as fit into a batch of another, and one at least."""
+    value = random.Random(record_bytes).randbytes(record_bytes)
+    count = max(1, batch_bytes // record_bytes)
+    while len(batch := build_batch([Record(value, timestamp=1_700_000_000_000)] * count)) > batch_bytes and count > 1:
+        count = min(count - 1, count * batch_bytes // len(batch))
+    return bytes(batch)
+
+
+def records_in(batch: bytes) -> int:
+    return read_header(batch).record_count
+
+
+def produce_frame(topic: str, batch: bytes) -> bytes:
+    partition = ProduceRequestPartition(index=0, records=batch)
+    request = ProduceRequest(
+        acks=-1, timeout_ms=TIMEOUT_MS, topic_data=[ProduceRequestTopic(name=topic, partition_data=[partition])]
+    )
+    return b"".join(encode_request(PRODUCE, request))
+
+
+def fetch_frame(topic: str, offset: int, bytes_max: int) -> bytes:
+    partition = FetchRequestPartition(partition=0, fetch_offset=offset, partition_max_bytes=bytes_max)
+    request = FetchRequest(
+        max_wait_ms=FETCH_WAIT_MS,
+        min_bytes=1,
+        max_bytes=bytes_max,
+        topics=[FetchRequestTopic(topic=topic, partitions=[partition])],
+    )
+    return b"".join(encode_request(FETCH, request))
+
+
+def create_topic(topic: str) -> CreateTopicsRequest:
+    wanted = CreateTopicsRequestTopic(name=topic, num_partitions=1, replication_factor=1)
+    return CreateTopicsRequest(topics=[wanted], timeout_ms=TIMEOUT_MS)
+
+
+def delete_all_records(topic: str) -> DeleteRecordsRequest:
+    partition = DeleteRecordsRequestPartition(partition_index=0, offset=HIGH_WATERMARK)
+    return DeleteRecordsRequest(
+        topics=[DeleteRecordsRequestTopic(name=topic, partitions=[partition])], timeout_ms=TIMEOUT_MS
+    )
+
+
+def check_produced(answer: Buffer) -> None:
+    """`answer` is a whole frame without its size, as all answers here."""
+    response = decode_response(PRODUCE, answer)
+    _check_codes([partition.error_code for topic in response.responses for partition in topic.partition_responses])
+
+
+def check_fetched(answer: Buffer, offset: int) -> None:
+    """The records begin at `offset`."""
+    response = decode_response(FETCH, answer)
+    partitions = [partition for topic in response.responses for partition in topic.partitions]
+    _check_codes([response.error_code, *(partition.error_code for partition in partitions)])
+    assert read_header(partitions[0].records).base_offset == offset, "the records are not those that were asked for"
+
+
+def _check_codes(codes: Sequence[int]) -> None:
+    assert codes, "the answer has no partition"
+    assert not any(codes), f"the server answered with error {max(codes)}"
