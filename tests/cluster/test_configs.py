@@ -1,5 +1,7 @@
 """A topic's settings: what is accepted, and what the server makes of it."""
 
+import re
+
 import pytest
 
 from tidelog.cluster import TOPIC_CONFIGS, InvalidConfigError, TopicConfig, check_topic_config
@@ -54,7 +56,7 @@ def test_a_value_within_its_bounds_is_accepted(name: str, value: str) -> None:
     ],
 )
 def test_anything_else_is_refused_with_the_settings_name(name: str, value: str | None) -> None:
-    with pytest.raises(InvalidConfigError, match=name.replace(".", r"\.")):
+    with pytest.raises(InvalidConfigError, match=re.escape(name) or "there is no topic setting"):
         check_topic_config(name, value)
 
 

@@ -106,7 +106,7 @@ def test_when_leadership_ends_what_was_not_committed_is_forgotten() -> None:
     producers = _committed((0, 0, 1))
     producers.appended(_numbers((0, 1, 1)), 1, 2, 0)
     producers.appended(_numbers((0, 0, 1), producer_id=2), 2, 3, 0)
-    producers.leadership_ended()
+    producers.forget_pending()
     assert producers.check(_numbers((0, 1, 1)), 0) is None
     assert producers.check(_numbers((0, 2, 1)), 0) == OUT_OF_ORDER
     assert producers.check(_numbers((0, 9, 1), producer_id=2), 0) is None
@@ -120,7 +120,7 @@ def test_a_commit_of_the_first_of_two_keeps_the_second_pending() -> None:
     assert isinstance(producers.check(_numbers((0, 1, 1)), 0), Written)
     assert producers.check(_numbers((0, 2, 1)), 0) is None
     producers.committed(_numbers((0, 1, 1)), 1, 2, 0)
-    producers.leadership_ended()
+    producers.forget_pending()
     assert isinstance(producers.check(_numbers((0, 1, 1)), 0), Written)
 
 
@@ -167,9 +167,9 @@ def test_what_is_saved_is_restored(writes: list[tuple[int, int, int, int]], now_
     producers, offset, last = Producers(1_000), 0, {}
     for index, (producer_id, epoch, count, used_ms) in enumerate(writes, 1):
         newest, sequence = last.get(producer_id, (epoch, 0))
-        epoch, sequence = (epoch, 0) if epoch > newest else (newest, sequence)
-        producers.committed(Numbers.of(producer_id, epoch, sequence, count), offset, index, used_ms)
-        last[producer_id] = (epoch, sequence + count)
+        now_at = (epoch, 0) if epoch > newest else (newest, sequence)
+        producers.committed(Numbers.of(producer_id, *now_at, count), offset, index, used_ms)
+        last[producer_id] = (now_at[0], now_at[1] + count)
         offset += count
     restored = Producers(1_000)
     restored.restore(producers.encode(now_ms))

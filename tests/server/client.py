@@ -189,7 +189,7 @@ def produce_request(
     transactional_id: str | None = None,
 ) -> ProduceRequest:
     data = [ProduceRequestPartition(index=number, records=batch) for number, batch in partitions]
-    named = {"name": topic} if isinstance(topic, str) else {"topic_id": topic}
+    named: dict[str, Any] = {"name": topic} if isinstance(topic, str) else {"topic_id": topic}
     return ProduceRequest(
         acks=acks,
         timeout_ms=timeout_ms,
@@ -215,7 +215,7 @@ def fetch_request(
         )
         for number, offset in partitions
     ]
-    named = {"topic": topic} if isinstance(topic, str) else {"topic_id": topic}
+    named: dict[str, Any] = {"topic": topic} if isinstance(topic, str) else {"topic_id": topic}
     return FetchRequest(
         max_wait_ms=max_wait_ms,
         min_bytes=min_bytes,

@@ -3,6 +3,7 @@
 import asyncio
 import inspect
 from pathlib import Path
+from typing import Any
 
 import pytest
 import uvloop
@@ -22,7 +23,7 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     function = pyfuncitem.obj
     if not inspect.iscoroutinefunction(function):
         return None
-    arguments = {name: pyfuncitem.funcargs[name] for name in pyfuncitem._fixtureinfo.argnames}
+    arguments: dict[str, Any] = {name: pyfuncitem.funcargs[name] for name in pyfuncitem._fixtureinfo.argnames}
 
     async def run() -> None:
         try:

@@ -6,7 +6,6 @@ import pytest
 
 from tests.server.client import Client, batch_of, numbered
 from tests.server.world import Server, World, until
-from tidelog.server.replica import Replica
 from tidelog.wire.errors import ErrorCode
 from tidelog.wire.messages import InitProducerIdRequest, MetadataRequest
 
@@ -216,7 +215,7 @@ async def test_a_retry_is_recognised_while_the_leader_still_learns_what_is_commi
         await _accepted(client, numbered(1, sequence))
     stream = server.replica("t").stream
     server = await world.start(world.copy_as_killed(server, "copy"), never_ready=stream)
-    await until(lambda: "t" in server.broker.state.topics and isinstance(server.broker.leader_of("t", 0), Replica))
+    await until(lambda: stream in server.broker.node.replicas and server.broker.node.replicas[stream].leads)
     assert not server.replica("t").ready
     client = await server.connect()
     client.send_produce("t", numbered(1, 2), timeout_ms=1_000)

@@ -167,7 +167,6 @@ def test_a_version_that_is_not_ours_is_refused(version: int) -> None:
         pytest.param(b"\xff\xfe\x00\x01\x00\x00\x00\x01\x00\x00\x00\x00", id="text of -2 bytes"),
     ],
 )
-@pytest.mark.xfail(reason="bug: read_produce takes a negative count or length for none", strict=True)
 def test_a_negative_count_is_refused_as_the_table_does(hostile: bytes) -> None:
     head = RequestHeader(0, 3, 1, None)
     frame = b"".join(encode_request(head, ProduceRequest()))[4:]

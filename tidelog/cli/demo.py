@@ -4,6 +4,9 @@ An idempotent producer writes while the node is killed and started again; then a
 Every acknowledged record must be where it was acknowledged, once, and in order.
 """
 
+# pyright: reportPrivateImportUsage=false
+# (confluent_kafka.admin documents these names as its API, but does not mark them as exported)
+
 import argparse
 import os
 import shutil
@@ -141,7 +144,8 @@ def _read(node: _Node, count: int) -> dict[tuple[int, int], bytes]:
         give_up = time.monotonic() + WAIT_S_MAX
         while len(found) < count and time.monotonic() < give_up:
             for consumer in consumers:
-                for message in consumer.consume(1_000, 0.1):
+                messages: list[Any] = consumer.consume(1_000, 0.1)
+                for message in messages:
                     if message.error() is None:
                         found[message.partition(), message.offset()] = message.value()
     finally:

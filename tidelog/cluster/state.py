@@ -77,7 +77,7 @@ class ClusterState:
                 }
                 for topic in self.topics.values()
             ],
-            "node_configs": self.node_configs,
+            "node_configs": {node: dict(configs) for node, configs in self.node_configs.items()},
             "next_stream": self.next_stream,
             "next_producer_id": self.next_producer_id,
         }
@@ -87,7 +87,7 @@ class ClusterState:
         state = cls(
             cluster_id=content["cluster_id"],
             nodes={row[0]: Node(*row) for row in content["nodes"]},
-            node_configs=content["node_configs"],
+            node_configs={node: dict(configs) for node, configs in content["node_configs"].items()},
             next_stream=content["next_stream"],
             next_producer_id=content["next_producer_id"],
         )

@@ -113,7 +113,7 @@ class Broker:
 
     async def stop(self) -> None:
         """Answer what is being written, let go of all clients, and close the log."""
-        if self._produce_bytes:
+        if self._produce_bytes and not self.node.failed:
             self._drained = self._loop.create_future()
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._drained, DRAIN_S_MAX)
@@ -253,27 +253,37 @@ class Broker:
             Fetch(self, exchange, request)
             return False
         call = Call(self, header, request, exchange)
-        answer = HANDLERS[exchange.api_key](call)
-        if asyncio.iscoroutine(answer):
-            task = self._loop.create_task(self._finish(call, answer))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
-        else:
-            exchange.answer(encode_response(call.header, answer))
+        try:
+            answer = HANDLERS[exchange.api_key](call)
+            if not asyncio.iscoroutine(answer):
+                exchange.answer(encode_response(call.header, answer))
+                return False
+        except Exception:
+            log.exception("request failed %s", header)
+            self._give_up(call)
+            return False
+        task = self._loop.create_task(self._finish(call, answer))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
         return False
 
     async def _finish(self, call: Call, answering: Coroutine[Any, Any, object]) -> None:
         try:
-            response = await answering
+            buffers = encode_response(call.header, await answering)
         except asyncio.CancelledError:
             call.exchange.answer(())
             raise
         except Exception:
-            log.exception("request failed key=%d version=%d", call.header.api_key, call.header.api_version)
-            call.exchange.connection.abort("the request failed inside the server")
-            call.exchange.answer(())
-            return
-        call.exchange.answer(encode_response(call.header, response))
+            log.exception("request failed %s", call.header)
+            self._give_up(call)
+        else:
+            call.exchange.answer(buffers)
+
+    @staticmethod
+    def _give_up(call: Call) -> None:
+        """A handler failed: a fault of ours. The client must not wait for an answer that never comes."""
+        call.exchange.connection.abort("the request failed inside the server")
+        call.exchange.answer(())
 
 
 def _short(identity: UUID) -> str:

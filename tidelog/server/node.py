@@ -33,7 +33,7 @@ class Node:
         self.number = settings.node_id
         self._settings = settings
         self._loop = asyncio.get_running_loop()
-        self._failed = failed
+        self._on_failure = failed
         self._failure: BaseException | None = None
         self._turn_planned = False
         self._timer: asyncio.TimerHandle | None = None
@@ -49,6 +49,11 @@ class Node:
         self.send: Callable[[Envelope], None] = _nobody_is_there
         self._threads = StorageThreads(self._store, self._fail_from_thread)
         self._settle_timer = self._loop.call_later(SETTLE_AFTER_S, self._settle)
+
+    @property
+    def failed(self) -> bool:
+        """Nothing will be acknowledged any more."""
+        return self._failure is not None
 
     def now(self) -> int:
         return now_ms()
@@ -109,7 +114,7 @@ class Node:
             return
         if self._failure is not None:
             self._stopped = True
-            self._failed(self._failure)
+            self._on_failure(self._failure)
             return
         try:
             self._decide()

@@ -207,7 +207,7 @@ class Produce:
         if self._missing:
             return
         broker, exchange = self._broker, self._exchange
-        mute_ms = broker.quotas.write.charge(self._size, exchange.received_ms)
+        mute_ms = broker.quotas.write.charge(self._size, broker.now())
         broker.produce_ended(self._size)
         if self._acks == 0:
             exchange.answer((), mute_ms)

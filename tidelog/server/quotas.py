@@ -26,8 +26,8 @@ class TokenBucket:
         """Take `size` tokens; how many milliseconds to wait for them."""
         if self._rate == 0:
             return 0
-        earned = (now_ms - self._filled_ms) * self._rate / 1000
-        self._filled_ms = now_ms
+        earned = max(0, now_ms - self._filled_ms) * self._rate / 1000
+        self._filled_ms = max(now_ms, self._filled_ms)
         self._tokens = min(self._rate * BURST_S, self._tokens + earned) - size
         return 0 if self._tokens >= 0 else min(DELAY_MS_MAX, int(-self._tokens * 1000 / self._rate) + 1)
 

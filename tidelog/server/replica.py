@@ -64,6 +64,7 @@ class Replica:
         self._gathered_deadline_ms = 0
         self._gathered_offset = 0  # where they go
         self._next_offset = 0  # behind them
+        self._closed = False
         self._was_ready = False
         self._index_waiting: list[tuple[int, Done]] = []  # few: those who retry what is under way
         self._waiting: dict[int, tuple[int, list[Done]]] = {}  # ticket -> (last index, whom to tell)
@@ -73,12 +74,12 @@ class Replica:
 
     @property
     def leads(self) -> bool:
-        return self.group.role is Role.LEADER
+        return self.group.role is Role.LEADER and not self._closed
 
     @property
     def ready(self) -> bool:
         """This node leads, and everything before its term is committed: it may answer for the stream."""
-        return self.group.ready
+        return self.group.ready and not self._closed
 
     # Requests
 
@@ -175,6 +176,7 @@ class Replica:
 
     def close(self, effects: Effects) -> None:
         """The node lets go of the stream; `effects` refuse all that is unanswered."""
+        self._closed = True
         self._gathered.clear()
         waiting, self._gathered_done = self._gathered_done, []
         for done in waiting:

@@ -14,6 +14,7 @@ from tidelog.storage.rows import (
     row_of_offset,
     row_of_position,
     row_of_timestamp,
+    timestamp_at,
 )
 from tidelog.storage.segment import LOG_SUFFIX, Segment
 from tidelog.wire.batch import HEADER_BYTES, CorruptBatchError, check_batch, read_own_batch
@@ -80,6 +81,16 @@ class Segments:
                 number = row_of_timestamp(self.rows(segment), segment.count, timestamp)
                 return max(first, segment.first_index + number)
         return None
+
+    def newest_timestamp(self, last_index: int) -> int:
+        """Of all entries up to `last_index`: each row says it for its segment so far."""
+        newest = -1
+        for segment in self._segments:
+            if segment.last_index <= last_index:
+                newest = max(newest, segment.newest_timestamp)
+            elif segment.first_index <= last_index:
+                newest = max(newest, timestamp_at(self.rows(segment), last_index - segment.first_index))
+        return newest
 
     def own_indexes(self, first: int, last: int) -> list[int]:
         """Indexes of the entries first..last that are not records."""

@@ -504,9 +504,13 @@ class StreamLog:
             return _data_within(self._tail.entries_from(index, last), bytes_max)
         return self._segments.file_ranges(segment, number, min(last, self._tail.first_index - 1), bytes_max)
 
-    @property
-    def newest_timestamp(self) -> int:
-        return max((segment.newest_timestamp for segment in self._segments), default=-1)
+    def index_of_offset(self, offset: int) -> int:
+        """Index of the entry that holds `offset`; of the next one to come, at the end."""
+        return self.last_index + 1 if offset >= self.next_offset else self._segments.index_of_offset(offset)
+
+    def newest_timestamp(self, last_index: int) -> int:
+        """The newest time in the segments up to an index; -1 when there is none."""
+        return self._segments.newest_timestamp(last_index)
 
     @property
     def size_bytes(self) -> int:

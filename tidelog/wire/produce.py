@@ -61,7 +61,9 @@ def read_produce(frame: memoryview) -> ProduceRequest:
     """A whole request, its header included. Raises ProtocolError on anything malformed."""
     try:
         _, version, _, length = _REQUEST.unpack_from(frame)
-        position = _REQUEST.size + (max(0, length))  # the client's id does not matter here
+        if length < -1:
+            raise ProtocolError(f"a client id of length {length}")
+        position = _REQUEST.size + max(0, length)  # the client's id does not matter here
         if not 0 <= version <= VERSION_MAX:
             raise ProtocolError(f"Produce version {version} is not supported")
         if version < FLEXIBLE_SINCE:
@@ -78,22 +80,24 @@ def _read_classic(frame: memoryview, position: int, version: int) -> ProduceRequ
     if version >= TRANSACTIONAL_SINCE:
         (length,) = _INT16.unpack_from(frame, position)
         position += 2
-        if length >= 0:
+        if length != -1:
             transactional_id, position = _text(frame, position, length)
     acks, timeout_ms, topic_count = _ACKS_TIMEOUT_COUNT.unpack_from(frame, position)
     position += 10
+    _refuse_null(topic_count)
     topics: list[tuple[TopicName, list[ProducedPartition]]] = []
     for _ in range(topic_count):
         (length,) = _INT16.unpack_from(frame, position)
         name, position = _text(frame, position + 2, length)
         (partition_count,) = _INT32.unpack_from(frame, position)
         position += 4
+        _refuse_null(partition_count)
         partitions: list[ProducedPartition] = []
         for _ in range(partition_count):
             number, length = _PARTITION.unpack_from(frame, position)
             position += 8
             records = None
-            if length >= 0:
+            if length != -1:
                 records, position = _slice(frame, position, length)
             partitions.append((number, records))
         topics.append((name, partitions))
@@ -107,6 +111,7 @@ def _read_flexible(frame: memoryview, position: int, version: int) -> ProduceReq
         transactional_id, position = _text(frame, position, length - 1)
     acks, timeout_ms = _ACKS_TIMEOUT.unpack_from(frame, position)
     topic_count, position = _uvarint(frame, position + 6)
+    _refuse_null(topic_count - 1)
     topics: list[tuple[TopicName, list[ProducedPartition]]] = []
     for _ in range(topic_count - 1):
         name: TopicName
@@ -117,6 +122,7 @@ def _read_flexible(frame: memoryview, position: int, version: int) -> ProduceReq
             length, position = _uvarint(frame, position)
             name, position = _text(frame, position, length - 1)
         partition_count, position = _uvarint(frame, position)
+        _refuse_null(partition_count - 1)
         partitions: list[ProducedPartition] = []
         for _ in range(partition_count - 1):
             (number,) = _INT32.unpack_from(frame, position)
@@ -130,6 +136,11 @@ def _read_flexible(frame: memoryview, position: int, version: int) -> ProduceReq
         topics.append((name, partitions))
     _skip_tags(frame, position)
     return ProduceRequest(version, transactional_id, acks, timeout_ms, topics)
+
+
+def _refuse_null(count: int) -> None:
+    if count < 0:
+        raise ProtocolError("a Produce request has a list that is null")
 
 
 def _slice(frame: memoryview, position: int, length: int) -> tuple[memoryview, int]:

@@ -26,6 +26,7 @@ from tidelog.wire.messages import (
 )
 
 AUTO_CREATE_TIMEOUT_MS = 5_000
+NULL_NAME_SINCE = 12
 PARTITIONS_PER_ANSWER_MAX = 2_000
 
 # Bits of Kafka's operations: everybody may do everything, since there are no access rules.
@@ -73,10 +74,11 @@ async def metadata(call: Call) -> MetadataResponse:
 
 async def _find(call: Call, asked: MetadataRequestTopic) -> MetadataResponseTopic:
     broker = call.broker
-    if asked.name is None or (asked.topic_id != ZERO_UUID and call.version >= 12):
+    if asked.name is None or (asked.topic_id != ZERO_UUID and call.version >= NULL_NAME_SINCE):
         topic = broker.topic_of(asked.topic_id)
         if topic is None:
-            return MetadataResponseTopic(error_code=ErrorCode.UNKNOWN_TOPIC_ID, name=None, topic_id=asked.topic_id)
+            name = None if call.version >= NULL_NAME_SINCE else ""
+            return MetadataResponseTopic(error_code=ErrorCode.UNKNOWN_TOPIC_ID, name=name, topic_id=asked.topic_id)
         return _topic(call, topic)
     topic = broker.topic_of(asked.name)
     if topic is None:

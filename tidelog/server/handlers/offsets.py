@@ -3,7 +3,7 @@
 from tidelog.raft import EntryKind
 from tidelog.server.handlers.call import Call, current, outcome
 from tidelog.server.replica import Replica
-from tidelog.wire.batch import CorruptBatchError
+from tidelog.wire.batch import CorruptBatchError, read_facts
 from tidelog.wire.errors import ErrorCode
 from tidelog.wire.messages import (
     DeleteRecordsResponse,
@@ -70,14 +70,25 @@ async def _offset_at(replica: Replica, timestamp: int) -> tuple[int, int]:
         case -5 | -6:  # nothing is tiered
             return NONE, NONE
         case -3:
-            index = replica.log.index_at_time(replica.log.newest_timestamp)
-            if index is None or await outcome(lambda done: replica.when_committed(index, done)):
-                return NONE, NONE
-            try:
-                return newest_record(replica.log.entries(index, index, 1)[0].data)
-            except CorruptBatchError:
-                return NONE, NONE
+            return _newest(replica)
     return _first_at_time(replica, timestamp)
+
+
+def _newest(replica: Replica) -> tuple[int, int]:
+    """The visible record with the largest time, the first of them if there are several."""
+    log, last = replica.log, replica.group.commit
+    index = log.index_at_time(log.newest_timestamp(last))
+    if index is None or index > last:  # the largest lies before the log start: look at every batch behind it
+        newest = NONE
+        for at, header in log.batch_headers(log.index_of_offset(log.start_offset), last):
+            if read_facts(header)[3] > newest:
+                index, newest = at, read_facts(header)[3]
+    if index is None or index > last:
+        return NONE, NONE
+    try:
+        return newest_record(log.entries(index, index, 1)[0].data)
+    except CorruptBatchError:  # no client can read it either
+        return NONE, NONE
 
 
 def _first_at_time(replica: Replica, timestamp: int) -> tuple[int, int]:

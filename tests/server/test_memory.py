@@ -1,0 +1,147 @@
+"""Receive memory: used again only when nobody looks at it, bounded, and owned by nobody who is idle."""
+
+import gc
+
+import pytest
+
+from tidelog.server.memory import CHUNK_BYTES, READ_BYTES_MIN, SIZE_MIN, BufferPool, Inlet
+
+MIB = 1 << 20
+
+
+@pytest.mark.parametrize(
+    ("asked", "given"),
+    [(1, SIZE_MIN), (SIZE_MIN, SIZE_MIN), (SIZE_MIN + 1, 2 * SIZE_MIN), (MIB - 1, MIB), (MIB, MIB), (MIB + 1, 2 * MIB)],
+)
+def test_a_buffer_has_the_next_power_of_two(asked: int, given: int) -> None:
+    pool = BufferPool(10 * CHUNK_BYTES)
+    buffer = pool.take(asked)
+    assert buffer is not None
+    assert len(buffer) == given
+    assert pool.bytes == given
+
+
+def test_a_buffer_that_nobody_looks_at_is_used_again() -> None:
+    pool = BufferPool(10 * CHUNK_BYTES)
+    buffer = pool.take(MIB)
+    assert buffer is not None
+    identity = id(buffer)
+    del buffer
+    again = pool.take(MIB)
+    assert id(again) == identity
+    assert pool.bytes == MIB
+
+
+def test_a_view_of_a_buffer_keeps_it_from_being_used_again() -> None:
+    pool = BufferPool(10 * CHUNK_BYTES)
+    buffer = pool.take(MIB)
+    assert buffer is not None
+    view = memoryview(buffer)[10:20]
+    view[:] = b"0123456789"
+    del buffer
+    others = [pool.take(MIB) for _ in range(5)]
+    for other in others:
+        assert other is not None
+        other[:] = bytes(len(other))
+    assert bytes(view) == b"0123456789"
+    del view, others, other
+    gc.collect()
+    assert pool.take(MIB) is not None
+    assert pool.bytes == 6 * MIB
+
+
+def test_beyond_its_bound_there_is_none_until_one_is_let_go() -> None:
+    pool = BufferPool(3 * CHUNK_BYTES)
+    held = [pool.take(CHUNK_BYTES) for _ in range(3)]
+    assert all(buffer is not None for buffer in held)
+    assert pool.take(CHUNK_BYTES) is None
+    assert pool.exhausted
+    held.pop()
+    assert not pool.exhausted
+    assert pool.take(CHUNK_BYTES) is not None
+    assert pool.bytes == 3 * CHUNK_BYTES
+
+
+def test_unused_buffers_of_another_size_make_room() -> None:
+    pool = BufferPool(4 * MIB)
+    held = [pool.take(SIZE_MIN) for _ in range(4 * MIB // SIZE_MIN)]
+    assert pool.take(2 * MIB) is None
+    held.clear()
+    assert pool.take(2 * MIB) is not None
+    assert pool.bytes <= 4 * MIB
+
+
+def test_unused_memory_of_any_size_is_not_exhaustion() -> None:
+    """Nobody reads while the pool is exhausted, so nobody would ask for memory and make room by that."""
+    pool = BufferPool(4 * CHUNK_BYTES)
+    held = [pool.take(2 * CHUNK_BYTES) for _ in range(2)]
+    assert pool.exhausted
+    held.clear()
+    assert not pool.exhausted
+
+
+def test_release_gives_back_what_is_unused_and_keeps_what_is_looked_at() -> None:
+    pool = BufferPool(10 * CHUNK_BYTES)
+    buffers = [pool.take(MIB) for _ in range(6)]
+    looked_at = buffers[2]
+    assert looked_at is not None
+    view = memoryview(looked_at)
+    del looked_at
+    buffers.clear()
+    pool.release_unused(2 * MIB)
+    assert pool.bytes == 3 * MIB
+    pool.release_unused(0)
+    assert pool.bytes == MIB
+    view.release()
+    pool.release_unused(0)
+    assert pool.bytes == 0
+
+
+# --- the inlet -------------------------------------------------------------------------------------------------------
+
+
+def test_room_that_nobody_keeps_is_the_same_room() -> None:
+    pool = BufferPool(10 * CHUNK_BYTES)
+    inlet = Inlet(pool)
+    first = inlet.room()
+    first[:4] = b"once"
+    second = inlet.room()
+    assert bytes(second[:4]) == b"once"
+    assert len(first) == len(second) == CHUNK_BYTES
+    assert pool.bytes == CHUNK_BYTES
+
+
+def test_what_is_kept_is_not_written_over() -> None:
+    inlet = Inlet(BufferPool(10 * CHUNK_BYTES))
+    kept: list[memoryview] = []
+    for number in range(60):
+        room = inlet.room()
+        assert len(room) >= READ_BYTES_MIN
+        room[:50_000] = bytes([number]) * 50_000
+        kept.append(room[:50_000])
+        inlet.keep(50_000)
+    for number, view in enumerate(kept):
+        assert bytes(view) == bytes([number]) * 50_000
+
+
+def test_keeping_a_little_leaves_the_rest_of_the_chunk_to_the_next() -> None:
+    pool = BufferPool(10 * CHUNK_BYTES)
+    inlet = Inlet(pool)
+    views: list[memoryview] = []
+    for _ in range(9):
+        views.append(inlet.room()[:100_000])
+        inlet.keep(100_000)
+    assert pool.bytes == CHUNK_BYTES
+    assert len({id(view.obj) for view in views}) == 1
+
+
+def test_without_memory_left_there_is_still_room_for_one_read() -> None:
+    """Connections stop reading when the pool is exhausted; what is read once more must land somewhere."""
+    pool = BufferPool(CHUNK_BYTES)
+    inlet = Inlet(pool)
+    first = inlet.room()
+    inlet.keep(len(first))
+    assert pool.exhausted
+    assert len(inlet.room()) >= READ_BYTES_MIN
+    assert pool.bytes == CHUNK_BYTES
+    del first
