@@ -6,6 +6,7 @@ import pytest
 
 from tests.server.client import Client, batch_of, numbered
 from tests.server.world import Server, World, until
+from tidelog.raft import Reason, Refusal
 from tidelog.wire.errors import ErrorCode
 from tidelog.wire.messages import InitProducerIdRequest, MetadataRequest
 
@@ -255,3 +256,27 @@ async def test_transactional_producers_are_told_that_there_are_no_transactions(w
     response = await (await server.connect()).ask(InitProducerIdRequest(transactional_id="t", transaction_timeout_ms=1))
     assert response.error_code == ErrorCode.INVALID_REQUEST
     assert response.producer_id == -1
+
+
+async def test_a_batch_that_was_refused_is_no_duplicate_when_it_is_retried(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was seen, and then not appended (no room): what is under way beside it stays known, and it does not."""
+    server, client = await _topic(world)
+    await _accepted(client, numbered(1, 0))
+    server.disk.hold_syncs()
+    under_way = await server.connect()
+    under_way.send_produce("t", numbered(1, 1))
+    await server.until_appended("t", 2)
+    host = server.broker.node._host
+    with monkeypatch.context() as patch:
+        patch.setattr(host, "propose", lambda *_: Refusal(Reason.BUSY))
+        assert await _error(server, numbered(1, 2)) == ErrorCode.NOT_ENOUGH_REPLICAS
+    retrying = await server.connect()
+    retrying.send_produce("t", numbered(1, 1))
+    retrying.send_produce("t", numbered(1, 2))
+    await server.until_appended("t", 3)
+    server.disk.release_syncs()
+    assert [(await retrying.receive_produced()).base_offset for _ in range(2)] == [1, 2]
+    assert (await under_way.receive_produced()).base_offset == 1
+    assert server.high_watermark("t") == 3
