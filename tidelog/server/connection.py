@@ -299,14 +299,15 @@ class Connection(asyncio.BufferedProtocol):
 
     def _begin(self, frame: memoryview) -> bool:
         key, version, correlation_id = _REQUEST.unpack_from(frame)
-        exchange = Exchange(self, key, version, correlation_id, self._broker.now())
+        exchange = Exchange(self, key, version, correlation_id, self.progress_ms)
         self._exchanges.append(exchange)
         if key == PRODUCE:
             self._produces += 1
         return self._broker.begin(exchange, frame)
 
     def go_on(self) -> None:
-        """Begin what waits and may be begun now."""
+        """Begin what waits and may be begun now; its time runs from now on."""
+        self.progress_ms = self._broker.now()
         try:
             while self._waiting and self._transport is not None and self._may_begin(self._waiting[0]):
                 frame = self._waiting.popleft()

@@ -229,7 +229,7 @@ class Fetch:
             self._convert(0 if version < 2 else 1)
         quotas = self._broker.quotas
         bucket = quotas.catch_up_read if cold else quotas.tail_read
-        mute_ms = bucket.charge(self._bytes, self._broker.now())
+        mute_ms = bucket.charge(self._bytes, self._broker.now()) if bucket.bounded else 0
         self._exchange.answer(
             write_fetch_answer(version, self._exchange.correlation_id, self._topics, 0, mute_ms), mute_ms
         )

@@ -21,7 +21,7 @@ from tidelog.server.clock import wall_ms
 from tidelog.server.connection import Exchange
 from tidelog.server.refusals import error_of
 from tidelog.server.replica import Replica
-from tidelog.wire.batch import BatchHeader, Buffer, CorruptBatchError, check_batch
+from tidelog.wire.batch import BatchHeader, CorruptBatchError, check_batch
 from tidelog.wire.errors import ErrorCode
 from tidelog.wire.message_set import UnsupportedMagicError, read_message_set
 from tidelog.wire.produce import PartitionAnswer, ProduceRequest, TopicName, read_produce, write_answer
@@ -106,15 +106,20 @@ class Produce:
             raise _Refused(replica, f"{name}-{number}: {replica.name}")
         if not records:
             raise _Refused(ErrorCode.INVALID_RECORD, "no records")
-        append_time_ms = wall_ms() if replica.config.append_time else -1
+        numbers = None
         if self._version >= BATCHES_SINCE:
-            batches: Sequence[tuple[Buffer, BatchHeader]] = (self._checked(replica, records),)
+            header = self._checked(replica, records)
+            batches: Sequence[bytearray | memoryview] = (records,)
+            count = header.record_count
+            if header.producer_id >= 0:
+                numbers = Numbers.of(header.producer_id, header.producer_epoch, header.base_sequence, count)
         else:
-            batches = self._converted(replica, records)
-        if append_time_ms >= 0:
-            for batch, _ in batches:
-                set_append_time(batch, append_time_ms)  # type: ignore[arg-type]
-        numbers = _numbers(batches[0][1])
+            batches, count = self._converted(replica, records)
+        append_time_ms = -1
+        if replica.config.append_time:
+            append_time_ms = wall_ms()
+            for batch in batches:
+                set_append_time(batch, append_time_ms)
         if numbers is not None:
             known = replica.producers.check(numbers, wall_ms())
             if isinstance(known, ErrorCode):
@@ -135,8 +140,7 @@ class Produce:
             self._one_done()
 
         self._missing += 1
-        records_count = sum(header.last_offset_delta + 1 for _, header in batches)
-        offset = replica.append([batch for batch, _ in batches], records_count, numbers, self._deadline_ms, done)
+        offset = replica.append(batches, count, numbers, self._deadline_ms, done)
         answers[place] = PartitionAnswer(number, 0, offset, append_time_ms, replica.log.start_offset)
 
     def _wait_for_duplicate(self, replica: Replica, known: Written, answers: list[PartitionAnswer], place: int) -> None:
@@ -164,8 +168,8 @@ class Produce:
             delay_s = max(0, self._deadline_ms - self._broker.now()) / 1000
             timer = asyncio.get_running_loop().call_later(delay_s, done, _TIMED_OUT)
 
-    def _checked(self, replica: Replica, records: memoryview) -> tuple[memoryview, BatchHeader]:
-        """The one batch of a partition, if it may be appended."""
+    def _checked(self, replica: Replica, records: memoryview) -> BatchHeader:
+        """The header of a partition's one batch, if that may be appended."""
         try:
             header = check_batch(records)
             if header.size != len(records):
@@ -180,23 +184,23 @@ class Produce:
             raise _Refused(ErrorCode.CORRUPT_MESSAGE, str(error)) from None
         except InvalidBatchError as error:
             raise _Refused(ErrorCode(error.reason.kafka_error), str(error)) from None
-        return records, header
+        return header
 
-    def _converted(self, replica: Replica, records: memoryview) -> list[tuple[Buffer, BatchHeader]]:
-        """An old client's message set, as batches."""
+    def _converted(self, replica: Replica, records: memoryview) -> tuple[list[bytearray], int]:
+        """An old client's message set as batches, and how many records they hold."""
         limit = self._bytes_max(replica)
         try:
             batches = read_message_set(records, bytes_max=self._broker.settings.request_bytes_max)
-            checked: list[tuple[Buffer, BatchHeader]] = [(batch, check_batch(batch)) for batch in batches]
+            headers = [check_batch(batch) for batch in batches]
         except UnsupportedMagicError as error:
             raise _Refused(ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT, str(error)) from None
         except CorruptBatchError as error:
             raise _Refused(ErrorCode.CORRUPT_MESSAGE, str(error)) from None
-        if not checked:
+        if not batches:
             raise _Refused(ErrorCode.INVALID_RECORD, "no records")
-        if any(header.size > limit for _, header in checked):
+        if any(header.size > limit for header in headers):
             raise _Refused(ErrorCode.MESSAGE_TOO_LARGE, f"more than {limit} bytes")
-        return checked
+        return batches, sum(header.record_count for header in headers)
 
     def _bytes_max(self, replica: Replica) -> int:
         """Of a batch: what the topic allows, and no more than fits into a segment."""
@@ -207,16 +211,11 @@ class Produce:
         if self._missing:
             return
         broker, exchange = self._broker, self._exchange
-        mute_ms = broker.quotas.write.charge(self._size, broker.now())
+        bucket = broker.quotas.write
+        mute_ms = bucket.charge(self._size, broker.now()) if bucket.bounded else 0
         broker.produce_ended(self._size)
         if self._acks == 0:
             exchange.answer((), mute_ms)
         else:
             answer = write_answer(self._version, exchange.correlation_id, self._answers, mute_ms)
             exchange.answer((answer,), mute_ms)
-
-
-def _numbers(header: BatchHeader) -> Numbers | None:
-    if header.producer_id < 0:
-        return None
-    return Numbers.of(header.producer_id, header.producer_epoch, header.base_sequence, header.record_count)

@@ -22,6 +22,10 @@ class TokenBucket:
         if bytes_per_second != self._rate:
             self.__init__(bytes_per_second, now_ms)
 
+    @property
+    def bounded(self) -> bool:
+        return self._rate > 0
+
     def charge(self, size: int, now_ms: int) -> int:
         """Take `size` tokens; how many milliseconds to wait for them."""
         if self._rate == 0:

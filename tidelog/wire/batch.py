@@ -117,8 +117,7 @@ def check_batch(batch: Buffer, position: int = 0) -> BatchHeader:
     end = position + header.size
     if header.size < HEADER_BYTES or end > len(batch):
         raise CorruptBatchError(f"the batch claims {header.size} bytes, {len(batch) - position} are there")
-    with memoryview(batch) as view, view[position + _CHECKED_FROM : end] as checked:
-        computed = crc32c(checked)
+    computed = crc32c(memoryview(batch)[position + _CHECKED_FROM : end])
     if computed != header.crc:
         raise CorruptBatchError(f"checksum is {computed:08x}, the batch says {header.crc:08x}")
     if header.record_count < 0 or header.last_offset_delta < (-1 if header.attributes & ATTRIBUTE_CONTROL else 0):

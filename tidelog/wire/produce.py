@@ -30,6 +30,9 @@ _HEAD = struct.Struct(">ii")
 _ANSWER_V0 = struct.Struct(">ihq")
 _ANSWER_V2 = struct.Struct(">ihqq")
 _ANSWER_V5 = struct.Struct(">ihqqq")
+_ONE_HEAD = struct.Struct(">iiBB")
+_ONE_TAIL = struct.Struct(">BihqqqBBBBiB")
+_ONE_BYTES = _ONE_HEAD.size + _ONE_TAIL.size - 4  # without the size itself and the name
 _NO_ERRORS_CLASSIC = struct.pack(">ih", 0, -1)  # no record errors, no message
 _NO_ERRORS_FLEXIBLE = b"\x01\x00\x00"  # no record errors, no message, no tags
 
@@ -189,6 +192,10 @@ def write_answer(
 ) -> bytes:
     """The whole response frame, without hints about leaders (a tag that may be left out)."""
     flexible = version >= FLEXIBLE_SINCE
+    if flexible and len(topics) == 1:
+        name, partitions = topics[0]
+        if len(partitions) == 1 and partitions[0].message is None:
+            return _write_one(correlation_id, name, partitions[0], throttle_ms)
     parts: list[bytes] = [b"", b"\x00" if flexible else b"", _count(len(topics), flexible)]
     for name, partitions in topics:
         parts.append(name.bytes if isinstance(name, UUID) else _name(name, flexible))
@@ -203,6 +210,22 @@ def write_answer(
         parts.append(b"\x00")
     parts[0] = _HEAD.pack(4 + sum(map(len, parts)), correlation_id)
     return b"".join(parts)
+
+
+def _write_one(correlation_id: int, name: TopicName, answer: PartitionAnswer, throttle_ms: int) -> bytes:
+    """The most frequent answer: one partition, flexible encoding, nothing to explain."""
+    named = name.bytes if isinstance(name, UUID) else _name(name, True)
+    partition, error, base_offset, append_time_ms, start_offset, _ = answer
+    return b"".join(
+        (
+            _ONE_HEAD.pack(_ONE_BYTES + len(named), correlation_id, 0, 2),  # no tags; one topic
+            named,
+            _ONE_TAIL.pack(
+                2, partition, error, base_offset, append_time_ms, start_offset,  # one partition
+                1, 0, 0, 0, throttle_ms, 0,  # no record errors, no message, no tags, no tags; throttle; no tags
+            ),
+        )
+    )  # fmt: skip
 
 
 def _put_partition(parts: list[bytes], answer: PartitionAnswer, version: int) -> None:
