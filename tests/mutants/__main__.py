@@ -24,8 +24,8 @@ from tests.mutants.mutant import BadMutant, Mutant, copy_tree, environment, read
 ROOT = Path(__file__).parent.parent.parent
 MUTANTS = Path(__file__).with_name("mutants.toml")
 
-# The first three look at the project and not at its behaviour, and would "catch" mutants by what is not in the copy. The
-# others start processes and clients, which is slow; a rule must be held by the tests of its own package.
+# The first three look at the project and not at its behaviour, and would "catch" mutants by what is not in the copy.
+# The others start processes and clients, which is slow; a rule must be held by the tests of its own package.
 IGNORED = (
     "tests/mutants",
     "tests/test_import_rules.py",

@@ -5,11 +5,13 @@ Promise 6 for produces: each is answered within its own timeout, whatever the di
 
 import asyncio
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
 from tests.server.client import batch_of, fetch_request, numbered, produce_request
 from tests.server.world import Server, World, until
+from tidelog.raft import Reason, Refusal
 from tidelog.wire.batch import ATTRIBUTE_CONTROL, seal
 from tidelog.wire.errors import ErrorCode
 from tidelog.wire.messages import MetadataRequest
@@ -387,3 +389,28 @@ async def test_a_batch_that_fits_no_segment_is_too_large(world: World) -> None:
     answer = await client.produce("t", batch_of(bytes(3_000_000)))
     assert answer.error_code == ErrorCode.MESSAGE_TOO_LARGE
     assert (await other.produce("t", batch_of("small"))).error_code == 0
+
+
+async def test_nothing_is_appended_behind_one_that_is_refused_when_the_turn_ends(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Produces of one turn are proposed together, those with another timeout apart: the first of them is refused."""
+    server = await world.start()
+    await server.create("t")
+    client = await server.connect()
+    propose, refused = server.broker.node._host.propose, []
+
+    def refuse_first(*arguments: Any) -> Any:
+        if not refused:
+            refused.append(arguments)
+            return Refusal(Reason.BUSY)
+        return propose(*arguments)
+
+    monkeypatch.setattr(server.broker.node._host, "propose", refuse_first)
+    for number in range(4):
+        client.send_produce("t", batch_of(f"value {number}"), timeout_ms=10_000 + 1_000 * (number % 2))
+    answers = [await client.receive_produced() for _ in range(4)]
+    assert refused
+    assert all(answer.error_code != 0 for answer in answers)
+    await client.expect_closed()
+    assert await (await server.connect()).read_all("t") == []

@@ -69,14 +69,13 @@ class Broker:
         self._fetch_bytes = 0
         now = now_ms()
         self.quotas = Quotas(TokenBucket(0, now), TokenBucket(0, now), TokenBucket(0, now))
-        self._set_quotas()
+        self._found: dict[tuple[str | UUID, int], Replica] = {}
+        """What `leader_of` found, until the cluster's state changes."""
+        self._serving = False
         lone = (settings.node_id,)
         self.cluster = ClusterLog(self.node.carry(CLUSTER_STREAM, lone, TopicConfig.of({})), self._applied)
         self.producer_ids = ProducerIds()
         self.coordinators = Coordinators(self)
-        self._found: dict[tuple[str | UUID, int], Replica] = {}
-        """What `leader_of` found, until the cluster's state changes."""
-        self._serving = False
 
     @property
     def state(self) -> ClusterState:
@@ -106,8 +105,8 @@ class Broker:
             if stream != CLUSTER_STREAM and stream not in wanted:
                 self.node.drop(stream)  # deleted while this node was away
         self._serving = True
-        cluster_id = uuid.uuid4()
-        await self.cluster.submit(FoundCluster(_short(cluster_id)), START_TIMEOUT_MS)
+        self._set_quotas()
+        await self.cluster.submit(FoundCluster(_short(uuid.uuid4())), START_TIMEOUT_MS)
         rack = self.settings.rack or None
         await self.cluster.submit(RegisterNode(self.settings.node_id, host, port, rack), START_TIMEOUT_MS)
 
@@ -158,7 +157,7 @@ class Broker:
         return self.settings.changed(texts) if texts else self.settings
 
     def _set_quotas(self) -> None:
-        settings, now = self.live() if hasattr(self, "cluster") else self.settings, now_ms()
+        settings, now = self.live(), now_ms()
         self.quotas.write.set_rate(settings.quota_write_bytes_per_second, now)
         self.quotas.tail_read.set_rate(settings.quota_tail_read_bytes_per_second, now)
         self.quotas.catch_up_read.set_rate(settings.quota_catch_up_read_bytes_per_second, now)

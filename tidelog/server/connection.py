@@ -283,7 +283,7 @@ class Connection(asyncio.BufferedProtocol):
             self._waiting.append(frame)
             self._waiting_bytes += len(frame)
             return True
-        return self._begin(frame)
+        return self._begin(frame, self.progress_ms)
 
     def _may_begin(self, frame: memoryview) -> bool:
         if not self._exchanges:
@@ -297,9 +297,9 @@ class Connection(asyncio.BufferedProtocol):
             and self._broker.may_produce(self)
         )
 
-    def _begin(self, frame: memoryview) -> bool:
+    def _begin(self, frame: memoryview, now: int) -> bool:
         key, version, correlation_id = _REQUEST.unpack_from(frame)
-        exchange = Exchange(self, key, version, correlation_id, self.progress_ms)
+        exchange = Exchange(self, key, version, correlation_id, now)
         self._exchanges.append(exchange)
         if key == PRODUCE:
             self._produces += 1
@@ -307,12 +307,12 @@ class Connection(asyncio.BufferedProtocol):
 
     def go_on(self) -> None:
         """Begin what waits and may be begun now; its time runs from now on."""
-        self.progress_ms = self._broker.now()
+        now = self._broker.now()
         try:
             while self._waiting and self._transport is not None and self._may_begin(self._waiting[0]):
                 frame = self._waiting.popleft()
                 self._waiting_bytes -= len(frame)
-                self._begin(frame)
+                self._begin(frame, now)
                 self._split_rest()
         except ProtocolError as error:
             self.abort(str(error))

@@ -162,7 +162,6 @@ class Coordinators:
         self._broker = broker
         self._settings = group_settings(broker.settings)
         self._seats: dict[int, Seat] = {}
-        self._creating: asyncio.Task[None] | None = None
 
     def carried(self) -> None:
         """The internal topic, or its place on this node, has changed."""

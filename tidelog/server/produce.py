@@ -106,6 +106,10 @@ class Produce:
             raise _Refused(replica, f"{name}-{number}: {replica.name}")
         if not records:
             raise _Refused(ErrorCode.INVALID_RECORD, "no records")
+        connection = self._exchange.connection
+        replica.prepare(self._deadline_ms)
+        if replica.stream in connection.failed_streams:
+            raise _Refused(ErrorCode.NOT_LEADER_OR_FOLLOWER, "an earlier produce on this connection failed: reconnect")
         numbers = None
         if self._version >= BATCHES_SINCE:
             header = self._checked(replica, records)
@@ -127,7 +131,6 @@ class Produce:
             if known is not None:
                 self._wait_for_duplicate(replica, known, answers, place)
                 return
-        connection = self._exchange.connection
 
         def done(refusal: Refusal | None) -> None:
             if refusal is not None:

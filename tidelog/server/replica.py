@@ -67,7 +67,7 @@ class Replica:
         self._closed = False
         self._was_ready = False
         self._index_waiting: list[tuple[int, Done]] = []  # few: those who retry what is under way
-        self._waiting: dict[int, tuple[int, list[Done]]] = {}  # ticket -> (last index, whom to tell)
+        self._waiting: dict[int, list[Done]] = {}  # ticket -> whom to tell
         saved_index, saved = log.application
         producers.restore(saved)
         self._applied_index = max(saved_index, log.first_index - 1)
@@ -91,8 +91,8 @@ class Replica:
         What comes in one turn of the loop is proposed together when the turn ends (`propose_gathered`): one proposal,
         one run for the disk, one answer. `numbers` are those of an idempotent producer, who sends one batch at a time.
         """
-        if deadline_ms != self._gathered_deadline_ms or not self._gathered:
-            self.propose_gathered()
+        self.prepare(deadline_ms)
+        if not self._gathered:
             self._gathered_deadline_ms = deadline_ms
             self._gathered_offset = self._next_offset = self.log.next_offset
             self._gathering(self)
@@ -103,6 +103,11 @@ class Replica:
         if numbers is not None:
             self.producers.appended(numbers, offset, self.log.last_index + len(self._gathered), wall_ms())
         return offset
+
+    def prepare(self, deadline_ms: int) -> None:
+        """What was gathered with another deadline is proposed now: if it is refused, that is known before the next."""
+        if deadline_ms != self._gathered_deadline_ms:
+            self.propose_gathered()
 
     def propose_gathered(self) -> None:
         if not self._gathered:
@@ -118,7 +123,7 @@ class Replica:
             for done in waiting:
                 done(ticket)
         else:
-            self._waiting[ticket] = (self.log.last_index, waiting)
+            self._waiting[ticket] = waiting
 
     def _restore_pending(self) -> None:
         """Nothing that was gathered came into the log: forget it, and what the log has must not be forgotten."""
@@ -133,7 +138,7 @@ class Replica:
         if isinstance(ticket, Refusal):
             done(ticket)
         else:
-            self._waiting[ticket] = (self.log.last_index, [done])
+            self._waiting[ticket] = [done]
 
     def when_committed(self, index: int, done: Done) -> None:
         """`done` is called when the entry at `index` is committed, or can no longer be by this leader."""
@@ -152,7 +157,7 @@ class Replica:
         if isinstance(ticket, Refusal):
             done(ticket)
         else:
-            self._waiting[ticket] = (0, [done])
+            self._waiting[ticket] = [done]
 
     def move_start(self, offset: int, deadline_ms: int, done: Done) -> None:
         """Delete everything before `offset`, on all replicas."""
@@ -227,9 +232,8 @@ class Replica:
                 yield index, numbers, _BASE_OFFSET.unpack_from(header)[0]
 
     def _answered(self, answer: Answer) -> None:
-        _, waiting = self._waiting.pop(answer.ticket)
         refusal = None if isinstance(answer, Committed | Readable) else answer.refusal
-        for done in waiting:
+        for done in self._waiting.pop(answer.ticket):
             done(refusal)
 
     def _tell_index_waiting(self, refusal: Refusal | None) -> None:
