@@ -145,10 +145,10 @@ class Broker:
         config = TopicConfig.of(topic.configs)
         for partition in topic.partitions:
             replica = self.node.replicas.get(partition.stream)
+            if replica is None and self.settings.node_id in partition.replicas:
+                replica = self.node.carry(partition.stream, partition.replicas, config)
             if replica is not None:
-                replica.config = config
-            elif self.settings.node_id in partition.replicas:
-                self.node.carry(partition.stream, partition.replicas, config)
+                replica.config, replica.internal = config, topic.internal
 
     def live(self) -> Settings:
         """The settings with what was changed at run time."""

@@ -107,7 +107,8 @@ class Fetch:
         elif self._timer is None:
             self._wait()
 
-    def _hurry(self) -> None:
+    def _end_waiting(self) -> None:
+        """Time is up, or the client is gone. (A timer may fire a little early by our own clock, and only once.)"""
         self._deadline_ms = 0
         self._look()
 
@@ -161,8 +162,8 @@ class Fetch:
 
     def _wait(self) -> None:
         delay_s = max(0, self._deadline_ms - self._broker.now()) / 1000
-        self._timer = asyncio.get_running_loop().call_later(delay_s, self._look)
-        self._exchange.hurry = self._hurry
+        self._timer = asyncio.get_running_loop().call_later(delay_s, self._end_waiting)
+        self._exchange.hurry = self._end_waiting
         for part in self._parts:
             if part.replica is not None:
                 part.replica.watchers[self] = self._look

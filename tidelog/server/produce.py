@@ -104,6 +104,8 @@ class Produce:
         replica = self._broker.leader_of(name, number)
         if isinstance(replica, ErrorCode):
             raise _Refused(replica, f"{name}-{number}: {replica.name}")
+        if replica.internal:
+            raise _Refused(ErrorCode.INVALID_TOPIC_EXCEPTION, f"{name} is internal: only the node writes to it")
         if not records:
             raise _Refused(ErrorCode.INVALID_RECORD, "no records")
         connection = self._exchange.connection

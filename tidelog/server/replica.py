@@ -48,6 +48,8 @@ class Replica:
         self.log = log
         self.group = group
         self.config = config
+        self.internal = False
+        """Only the node itself writes to it."""
         self.producers = producers
         self.high_watermark = log.start_offset
         self.watchers: dict[object, Callable[[], None]] = {}
