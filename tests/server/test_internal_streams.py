@@ -1,4 +1,4 @@
-"""What a node keeps in streams of its own, and must know again after a restart: groups' offsets, the cluster's state."""
+"""What a node keeps in streams of its own and knows again after a restart: groups' offsets, the cluster's state."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -33,6 +33,7 @@ async def _stopped(world: World, server: Server) -> Server:
 
 
 async def _killed(world: World, server: Server) -> Server:
+    await until(lambda: not server.broker.node._store.deleting)  # a folder that is being removed cannot be copied
     return await world.start(world.copy_as_killed(server, "copy"))
 
 
