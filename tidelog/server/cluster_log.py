@@ -12,12 +12,9 @@ from tidelog.cluster import Applied, Command, Machine, Snapshot, decode_command,
 from tidelog.raft import Refusal
 from tidelog.server.clock import wall_ms
 from tidelog.server.replica import Replica
-from tidelog.storage import chunk_bytes
-from tidelog.wire.batch import split_batches
-from tidelog.wire.records import Record, build_batch, read_records
+from tidelog.wire.records import Record, build_batch
 
 SNAPSHOT_EVERY = 1_000  # commands
-READ_BYTES = 1 << 20
 
 
 class CommandRefusedError(Exception):
@@ -57,15 +54,9 @@ class ClusterLog:
 
     def _follow(self) -> None:
         replica = self._replica
-        while self._offset < replica.high_watermark:
-            if self._offset < replica.log.start_offset:
-                self._offset = replica.log.start_offset  # a snapshot lies there
-            data = chunk_bytes(replica.log.read(self._offset, replica.group.commit, READ_BYTES))
-            for position, size in split_batches(data):
-                for record in read_records(data[position : position + size]):
-                    if record.offset >= self._offset:
-                        self._offset = record.offset + 1
-                        self._apply(record.offset, record.value or b"")
+        for record in replica.records(self._offset):
+            self._offset = record.offset + 1
+            self._apply(record.offset, record.value or b"")
         if self._commands_since_snapshot >= SNAPSHOT_EVERY and replica.ready:
             self._write_snapshot()
 

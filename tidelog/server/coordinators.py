@@ -18,10 +18,8 @@ from tidelog.server.clock import now_ms, wall_ms
 from tidelog.server.replica import Replica
 from tidelog.server.settings import Settings
 from tidelog.server.topics import TopicError, create_topic, until
-from tidelog.storage import chunk_bytes
-from tidelog.wire.batch import split_batches
 from tidelog.wire.errors import ErrorCode
-from tidelog.wire.records import Record, build_batch, read_records
+from tidelog.wire.records import Record, build_batch
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -32,7 +30,6 @@ TOPIC = "__consumer_offsets"
 APPEND_TIMEOUT_MS = 30_000
 CREATE_TIMEOUT_MS = 10_000
 SNAPSHOT_EVERY = 20_000  # records
-READ_BYTES = 1 << 20
 
 
 def group_settings(settings: Settings) -> GroupSettings:
@@ -95,15 +92,9 @@ class Seat:
     def _load(self) -> None:
         self.coordinator = coordinator = Coordinator(self._settings, random.Random(), self._append)
         image = Image()
-        log, offset = self._replica.log, self._replica.log.start_offset
-        while offset < self._replica.high_watermark:
-            data = chunk_bytes(log.read(offset, self._replica.group.commit, READ_BYTES))
-            for position, size in split_batches(data):
-                for record in read_records(data[position : position + size]):
-                    if record.offset >= offset:
-                        image.apply(record.key or b"", record.value)
-                        offset = record.offset + 1
-                        self._records_since_snapshot += 1
+        for record in self._replica.records(0):
+            image.apply(record.key or b"", record.value)
+            self._records_since_snapshot += 1
         coordinator.start(image, self.now())
         for topic in coordinator.topics():
             if not self._topic_exists(topic):

@@ -22,7 +22,7 @@ log = logging.getLogger(__name__)
 
 COLLECT_AFTER = (50_000, 50, 100)
 """Objects made and not freed before the collector looks for cycles. The hot path makes none, and what it keeps (the
-tail cache) is large: with Python's default of 700 a fifth of the server's time went into looking through that."""
+tail cache) is large: with Python's default of 700 a good part of the server's time goes into looking through that."""
 SWITCH_INTERVAL_S = 0.0005  # how soon a disk thread gets the interpreter back from a busy loop
 
 

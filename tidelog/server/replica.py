@@ -17,9 +17,12 @@ from tidelog.cluster import TopicConfig
 from tidelog.groups.producers import Numbers, Producers
 from tidelog.raft import Answer, Buffer, Committed, Effects, EntryKind, Group, Host, Readable, Reason, Refusal, Role
 from tidelog.server.clock import wall_ms
-from tidelog.storage import StreamLog
+from tidelog.storage import StreamLog, chunk_bytes
+from tidelog.wire.batch import split_batches
+from tidelog.wire.records import Record, read_records
 
 APPLICATION_ENTRIES_MAX = 200_000  # entries whose headers a restart has to read, at most; about half a second
+RECORDS_BYTES = 1 << 20  # read at a time, by `records`
 
 LOG_START = struct.Struct(">q")
 _PRODUCER_AT = 43
@@ -141,6 +144,16 @@ class Replica:
             done(ticket)
         else:
             self._waiting[ticket] = [done]
+
+    def records(self, offset: int) -> Iterator[Record]:
+        """The committed records from `offset` on, for streams that the node itself reads: they are short."""
+        while (offset := max(offset, self.log.start_offset)) < self.high_watermark:
+            data = chunk_bytes(self.log.read(offset, self.group.commit, RECORDS_BYTES))
+            for position, size in split_batches(data):
+                for record in read_records(data[position : position + size]):
+                    if record.offset >= offset:
+                        offset = record.offset + 1
+                        yield record
 
     def when_committed(self, index: int, done: Done) -> None:
         """`done` is called when the entry at `index` is committed, or can no longer be by this leader."""

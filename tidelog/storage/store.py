@@ -188,7 +188,8 @@ class Store:
         if self.writer.has_held_work and len(self._pool) and not self._pool_wanted:
             self._pool_wanted = True
             self.housekeeper.submit(POOL_TASKS, self._empty_pool)
-        self.on_report()  # votes are durable already
+        if self.writer.has_reports:  # votes, which are durable already; the sync that follows reports the rest
+            self.on_report()
 
     def run_sync(self) -> None:
         """Make everything written durable."""

@@ -200,6 +200,10 @@ class GroupCommitWriter:
         """A full disk keeps operations waiting: cycles should go on from time to time."""
         return bool(self._holding or self._held_votes)
 
+    @property
+    def has_reports(self) -> bool:
+        return bool(self._reports)
+
     def take_reports(self) -> list[Completion]:
         """What has become durable, or has changed otherwise, since the last call; oldest first."""
         reports: list[Completion] = []
