@@ -462,3 +462,14 @@ async def test_a_client_that_takes_no_answers_is_closed(world: World, monkeypatc
     await until(lambda: not any(connection.note_progress(0) is None for connection in server.broker.connections))
     monkeypatch.setattr(server.broker, "now", lambda: clock() + 2 * tidelog.server.listener.STUCK_MS)
     await until(lambda: _connections_of(server) <= 2)
+
+
+@pytest.mark.parametrize("receive_bytes", [4 * MIB, 64 * MIB])
+async def test_a_full_tail_cache_leaves_room_to_receive(world: World, receive_bytes: int) -> None:
+    """Cached batches lie in the memory they came in: that must not make the node deaf."""
+    server = await world.start(memory_receive_bytes=receive_bytes, storage_tail_cache_bytes=16 * MIB)
+    await server.create("big")
+    client = await server.connect()
+    for number in range(80):
+        assert (await client.produce("big", batch_of(bytes(500_000)))).base_offset == number
+    assert server.broker.pool.bytes <= receive_bytes + 32 * MIB

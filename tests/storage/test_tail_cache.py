@@ -175,3 +175,16 @@ def test_a_batch_is_served_with_the_memory_that_it_arrived_in() -> None:
     log.append_new(1, EntryKind.DATA, [arrived])
     write(store)
     assert log.read(0, 1, 100)[0] is arrived
+
+
+def test_the_memory_of_an_entry_that_is_let_go_is_free_at_once() -> None:
+    """It belongs to whoever received it, who waits for it to be free."""
+    buffers = [bytearray(100) for _ in range(10)]
+    cache = TailCache(500)
+    tail = Tail(1)
+    for index, buffer in enumerate(buffers, 1):
+        cache.append(tail, Entry(index, 1, EntryKind.DATA, memoryview(buffer)))
+    cache.durable(tail, 10)
+    for buffer in buffers[:5]:
+        buffer.append(0)  # raises BufferError while a view of it is left
+    assert _held(tail) == [6, 7, 8, 9, 10]

@@ -56,7 +56,8 @@ class Broker:
     def __init__(self, settings: Settings, disk: Disk, failed: Callable[[BaseException], None]) -> None:
         self.settings = settings
         self.node = Node(settings, disk, failed)
-        self.pool = BufferPool(settings.memory_receive_bytes)
+        # Batches in the tail cache lie where they arrived, and a chunk is free again when its last one has left.
+        self.pool = BufferPool(settings.memory_receive_bytes + 2 * settings.storage_tail_cache_bytes)
         self.inlet = Inlet(self.pool)
         self.readers = ThreadPoolExecutor(READER_THREADS, "tidelog-reader")
         self.connections: set[Connection] = set()

@@ -53,7 +53,7 @@ class Settings:
     request_control_bytes_max: int = _setting(2 * MIB, "largest request other than Produce", low=1024)
     requests_inflight_max: int = _setting(256, "requests of one connection that are begun and not answered", low=1)
     memory_receive_bytes: int = _setting(
-        384 * MIB, "memory for what clients send; above it their sockets are not read", low=4 * MIB
+        256 * MIB, "received and not yet in the log's cache; above it clients' sockets are not read", low=4 * MIB
     )
     memory_produce_bytes: int = _setting(48 * MIB, "produced and not yet committed; above it produces wait", low=1)
     memory_fetch_bytes: int = _setting(

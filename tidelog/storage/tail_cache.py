@@ -8,7 +8,9 @@ entries that became durable first, over all streams, go first.
 from collections import deque
 from collections.abc import Sequence
 
-from tidelog.raft.log import Entry
+from tidelog.raft.log import Entry, EntryKind
+
+_DROPPED = Entry(0, 0, EntryKind.NOOP, b"")
 
 
 class Tail:
@@ -39,6 +41,7 @@ class Tail:
     def drop_first(self) -> int:
         """Let the oldest entry go; returns its bytes."""
         entry = self._entries[self._skipped]
+        self._entries[self._skipped] = _DROPPED  # its memory goes now, its place in the list later
         self._skipped += 1
         self.first_index += 1
         if self._skipped > 64 and self._skipped * 2 > len(self._entries):
