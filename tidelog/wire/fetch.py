@@ -12,17 +12,21 @@ from dataclasses import dataclass
 from uuid import UUID
 
 from tidelog.wire.batch import Buffer
+from tidelog.wire.names import encoded_name, uvarint
 
 FLEXIBLE_SINCE = 12
 TOPIC_ID_SINCE = 13
 
-_INT16 = struct.Struct(">h")
 _INT32 = struct.Struct(">i")
 _HEAD = struct.Struct(">ii")
 _SESSION = struct.Struct(">hi")
 _PARTITION_V0 = struct.Struct(">ihq")
 _PARTITION_V4 = struct.Struct(">ihqq")
 _PARTITION_V5 = struct.Struct(">ihqqq")
+_ONE_HEAD = struct.Struct(">iiBihiB")
+_ONE_PARTITION = struct.Struct(">BihqqqBi")
+_ONE_TAIL = b"\x00\x00\x00"  # no tags of the partition, the topic and the answer
+_ONE_BYTES = _ONE_HEAD.size + _ONE_PARTITION.size + len(_ONE_TAIL) - 4  # without the size itself and what varies
 _LEADER = struct.Struct(">BBBiiB")  # one tag: number 1, nine bytes: leader, epoch, no tags
 
 
@@ -51,6 +55,8 @@ def write_fetch_answer(
 ) -> list[Buffer]:
     """The whole response frame as buffers. Fetch sessions are not kept: the session id is always 0."""
     flexible = version >= FLEXIBLE_SINCE
+    if flexible and len(topics) == 1 and len(topics[0][1]) == 1 and topics[0][1][0].leader is None:
+        return _write_one(correlation_id, topics[0][0], topics[0][1][0], error, throttle_ms)
     out = bytearray(8)
     buffers: list[Buffer] = [out]
     if flexible:
@@ -62,16 +68,7 @@ def write_fetch_answer(
     _put_count(out, len(topics), flexible)
     records_bytes = 0
     for name, partitions in topics:
-        if version >= TOPIC_ID_SINCE:
-            assert isinstance(name, UUID)
-            out += name.bytes
-        else:
-            encoded = str(name).encode()
-            if flexible:
-                _put_uvarint(out, len(encoded) + 1)
-            else:
-                out += _INT16.pack(len(encoded))
-            out += encoded
+        out += name.bytes if isinstance(name, UUID) else encoded_name(name, flexible)
         _put_count(out, len(partitions), flexible)
         for partition in partitions:
             size = partition.size
@@ -92,6 +89,30 @@ def write_fetch_answer(
     return buffers
 
 
+def _write_one(
+    correlation_id: int, name: str | UUID, answer: PartitionAnswer, error: int, throttle_ms: int
+) -> list[Buffer]:
+    """The most frequent answer: one partition, flexible encoding."""
+    named = name.bytes if isinstance(name, UUID) else encoded_name(name, True)
+    size, watermark = answer.size, answer.high_watermark
+    length = uvarint(size + 1)
+    head = b"".join(
+        (
+            _ONE_HEAD.pack(
+                _ONE_BYTES + len(named) + len(length) + size, correlation_id,
+                0, throttle_ms, error, 0, 2,  # no tags; throttle, error, no session; one topic
+            ),
+            named,
+            _ONE_PARTITION.pack(
+                2, answer.partition, answer.error, watermark, watermark, answer.start_offset,  # one partition
+                1, answer.preferred_replica,  # no aborted transactions
+            ),
+            length,
+        )
+    )  # fmt: skip
+    return [head, *answer.records, _ONE_TAIL]
+
+
 def _put_partition(out: bytearray, answer: PartitionAnswer, version: int, size: int) -> None:
     watermark = answer.high_watermark
     if version >= 5:
@@ -105,7 +126,7 @@ def _put_partition(out: bytearray, answer: PartitionAnswer, version: int, size: 
     if version >= 11:
         out += _INT32.pack(answer.preferred_replica)
     if version >= FLEXIBLE_SINCE:
-        _put_uvarint(out, size + 1)
+        out += uvarint(size + 1)
     else:
         out += _INT32.pack(size)
 
@@ -119,13 +140,6 @@ def _put_tags(out: bytearray, answer: PartitionAnswer) -> None:
 
 def _put_count(out: bytearray, count: int, flexible: bool) -> None:
     if flexible:
-        _put_uvarint(out, count + 1)
+        out += uvarint(count + 1)
     else:
         out += _INT32.pack(count)
-
-
-def _put_uvarint(out: bytearray, value: int) -> None:
-    while value > 0x7F:
-        out.append(value & 0x7F | 0x80)
-        value >>= 7
-    out.append(value)

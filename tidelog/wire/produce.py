@@ -14,6 +14,7 @@ from typing import NamedTuple
 from uuid import UUID
 
 from tidelog.wire.errors import ProtocolError
+from tidelog.wire.names import encoded_name, uvarint
 
 VERSION_MAX = 13
 TRANSACTIONAL_SINCE = 3
@@ -198,7 +199,7 @@ def write_answer(
             return _write_one(correlation_id, name, partitions[0], throttle_ms)
     parts: list[bytes] = [b"", b"\x00" if flexible else b"", _count(len(topics), flexible)]
     for name, partitions in topics:
-        parts.append(name.bytes if isinstance(name, UUID) else _name(name, flexible))
+        parts.append(name.bytes if isinstance(name, UUID) else encoded_name(name, flexible))
         parts.append(_count(len(partitions), flexible))
         for partition in partitions:
             _put_partition(parts, partition, version)
@@ -214,7 +215,7 @@ def write_answer(
 
 def _write_one(correlation_id: int, name: TopicName, answer: PartitionAnswer, throttle_ms: int) -> bytes:
     """The most frequent answer: one partition, flexible encoding, nothing to explain."""
-    named = name.bytes if isinstance(name, UUID) else _name(name, True)
+    named = name.bytes if isinstance(name, UUID) else encoded_name(name, True)
     partition, error, base_offset, append_time_ms, start_offset, _ = answer
     return b"".join(
         (
@@ -248,24 +249,9 @@ def _put_partition(parts: list[bytes], answer: PartitionAnswer, version: int) ->
         parts.append(_NO_ERRORS_FLEXIBLE)
     else:
         encoded = message.encode()
-        parts += (b"\x01", _put_uvarint(len(encoded) + 1), encoded, b"\x00")
-
-
-@functools.lru_cache(maxsize=1024)
-def _name(name: str, flexible: bool) -> bytes:
-    encoded = name.encode()
-    return (_put_uvarint(len(encoded) + 1) if flexible else _INT16.pack(len(encoded))) + encoded
+        parts += (b"\x01", uvarint(len(encoded) + 1), encoded, b"\x00")
 
 
 @functools.lru_cache(maxsize=64)
 def _count(count: int, flexible: bool) -> bytes:
-    return _put_uvarint(count + 1) if flexible else _INT32.pack(count)
-
-
-def _put_uvarint(value: int) -> bytes:
-    out = bytearray()
-    while value > 0x7F:
-        out.append(value & 0x7F | 0x80)
-        value >>= 7
-    out.append(value)
-    return bytes(out)
+    return uvarint(count + 1) if flexible else _INT32.pack(count)
