@@ -7,6 +7,7 @@ happened: what was acknowledged is on disk, and nothing more is.
 import asyncio
 import gc
 import logging
+import resource
 import signal
 import sys
 from collections.abc import Callable
@@ -66,7 +67,14 @@ async def serve(settings: Settings, ready: Callable[[str, int], None]) -> None:
         await broker.stop()
 
 
+def _allow_many_files() -> None:
+    """Every stream that is written has a file open, every client a socket; the usual soft limit is 1,024."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
 def run(settings: Settings, ready: Callable[[str, int], None]) -> int:
+    _allow_many_files()
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     gc.set_threshold(*COLLECT_AFTER)
     try:

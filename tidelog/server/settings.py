@@ -64,6 +64,7 @@ class Settings:
     topic_auto_create: bool = _setting(True, "create topics that clients ask for and that are not there", live=True)
     topic_partitions: int = _setting(1, "partitions of a topic created without a number", live=True, low=1)
     topic_partitions_max: int = _setting(10_000, "most partitions one topic may have", low=1)
+    streams_max: int = _setting(20_000, "most partitions of all topics together", low=1)
 
     quota_write_bytes_per_second: int = _setting(0, "all producers of this node together; 0: no bound", live=True)
     quota_tail_read_bytes_per_second: int = _setting(0, "reads served from memory; 0: no bound", live=True)

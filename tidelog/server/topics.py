@@ -88,6 +88,7 @@ def plan_topic(
     else:
         _check_count(len(assignment), settings.topic_partitions_max)
         check_assignment(broker, assignment)
+    check_room(broker, len(assignment))
     check_configs(configs or {})
     return CreateTopic(name, uuid.uuid4(), [list(nodes) for nodes in assignment], dict(configs or {}), internal)
 
@@ -96,6 +97,16 @@ def _check_count(partitions: int, partitions_max: int) -> None:
     if not 1 <= partitions <= partitions_max:
         raise TopicError(
             ErrorCode.INVALID_PARTITIONS, f"{partitions} partitions; between 1 and {partitions_max} are allowed"
+        )
+
+
+def check_room(broker: "Broker", more: int) -> None:
+    """Whether the cluster may have so many more streams."""
+    there = sum(len(topic.partitions) for topic in broker.state.topics.values())
+    if there + more > broker.settings.streams_max:
+        raise TopicError(
+            ErrorCode.POLICY_VIOLATION,
+            f"{there} partitions and {more} more would pass streams.max, which is {broker.settings.streams_max}",
         )
 
 

@@ -4,7 +4,7 @@ from collections import Counter
 
 from tidelog.cluster import TOPIC_CONFIGS, AddPartitions, DeleteTopic, Topic
 from tidelog.server.handlers.call import Call
-from tidelog.server.topics import TopicError, check_assignment, place, plan_topic, submit, until_led
+from tidelog.server.topics import TopicError, check_assignment, check_room, place, plan_topic, submit, until_led
 from tidelog.wire.codec import ZERO_UUID
 from tidelog.wire.errors import ErrorCode
 from tidelog.wire.messages import (
@@ -140,6 +140,7 @@ async def _grow(call: Call, asked: CreatePartitionsRequestTopic) -> None:
         if len(replicas) != asked.count - before:
             raise TopicError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, f"{asked.count - before} partitions need nodes")
         check_assignment(broker, replicas)
+    check_room(broker, len(replicas))
     if call.request.validate_only:
         return
     deadline_ms = call.deadline_ms(call.request.timeout_ms)
