@@ -339,6 +339,9 @@ class SimFile:
         memory[: len(data)] = data
         return len(data)
 
+    def written_until(self, start: int, end: int) -> int:
+        return start + len(self.read_at(start, end - start).rstrip(b"\0"))
+
     def read_ready(self, position: int, memory: memoryview) -> int:
         return self.read_into(position, memory)
 

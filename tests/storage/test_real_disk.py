@@ -324,3 +324,17 @@ def test_settings_that_cannot_work_are_refused() -> None:
     for change in ({"staging_bytes": 1000}, {"staging_bytes": 0}, {"tail_cache_bytes": 0}, {"readers_max": 0}):
         with pytest.raises(ValueError, match="must be"):
             dataclasses.replace(TINY, **change)
+
+
+def test_the_empty_end_of_a_file_need_not_be_read(folder: Path) -> None:
+    file = RealDisk().open_write(str(folder / "sparse"))
+    file.truncate(8 << 20)
+    assert file.written_until(4 << 20, 8 << 20) in (4 << 20, 8 << 20)
+    file.write_at(5 << 20, [b"x" * 100])
+    until = file.written_until(4 << 20, 8 << 20)
+    assert (5 << 20) + 100 <= until <= 8 << 20
+    assert file.read_at(until, 8 << 20).rstrip(b"\0") == b""
+    assert file.written_until(0, 5 << 20) <= 5 << 20
+    file.write_at((8 << 20) - 1, [b"y"])
+    assert file.written_until(4 << 20, 8 << 20) == 8 << 20
+    file.close()

@@ -197,6 +197,9 @@ class _RecordingFile:
     def read_into(self, position: int, memory: memoryview) -> int:
         return self._file.read_into(position, memory)
 
+    def written_until(self, start: int, end: int) -> int:
+        return self._file.written_until(start, end)
+
     def read_ready(self, position: int, memory: memoryview) -> int:
         return self._file.read_ready(position, memory)
 

@@ -31,6 +31,10 @@ class File(Protocol):
         """Like `read_into`, but only what can be had without waiting for the disk; 0 when nothing can."""
         ...
 
+    def written_until(self, start: int, end: int) -> int:
+        """Where in start..end the file system knows of nothing but zeros up to `end`; `end` when it cannot tell."""
+        ...
+
     def write_at(self, position: int, buffers: Sequence[Buffer]) -> None:
         """All of `buffers`, one after the other. On an error any part may have been written."""
         ...

@@ -86,6 +86,19 @@ class RealFile:
                 return 0
             raise
 
+    def written_until(self, start: int, end: int) -> int:
+        last = start
+        try:
+            while last < end:
+                data = os.lseek(self._descriptor, last, os.SEEK_DATA)
+                if data >= end:
+                    break
+                last = min(end, os.lseek(self._descriptor, data, os.SEEK_HOLE))
+        except OSError as error:
+            if error.errno != errno.ENXIO:  # no data behind `last`
+                return end
+        return last
+
     def _read_aligned(self, position: int, length: int) -> bytes:
         first = position - position % self.alignment
         last = -(-(position + length) // self.alignment) * self.alignment

@@ -103,9 +103,13 @@ def scan_closed(path: str, file: File, identity: Identity, shape: SegmentShape, 
 
 
 def _stored_rows(file: File, shape: SegmentShape, count_max: int | None) -> bytes:
-    """All rows in the file but for the empty end, which is most of a young segment's."""
+    """All rows in the file but for the empty end, which is most of a young segment's, and of most files a hole."""
+    first = shape.data_bytes_max
     size = shape.rows_bytes_max if count_max is None else count_max * ROW_BYTES
-    rows = file.read_at(shape.data_bytes_max, size)
+    if count_max is None:
+        written = file.written_until(first, first + size) - first
+        size = -(-written // ROW_BYTES) * ROW_BYTES
+    rows = file.read_at(first, size)
     end = len(rows)
     while end and rows[max(0, end - _PIECE_BYTES) : end] == _EMPTY_PIECE[: min(end, _PIECE_BYTES)]:
         end -= min(end, _PIECE_BYTES)
