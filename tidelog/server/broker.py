@@ -26,9 +26,10 @@ from tidelog.cluster import (
 )
 from tidelog.server.clock import now_ms
 from tidelog.server.cluster_log import ClusterLog
-from tidelog.server.connection import PRODUCE, Connection, Exchange
+from tidelog.server.connection import Connection, Exchange
 from tidelog.server.coordinators import Coordinators
 from tidelog.server.fetch import Fetch
+from tidelog.server.framing import PRODUCE
 from tidelog.server.handlers import HANDLERS, Call
 from tidelog.server.handlers.producers import ProducerIds
 from tidelog.server.memory import BufferPool, Inlet

@@ -1,4 +1,4 @@
-"""One client's connection: frames in, answers out, in the order of the requests.
+"""One client's connection: requests in (`framing`), answers out, in the order of the requests.
 
 Order. Requests are handled one at a time, as Kafka does it, with one exception: produces are begun without waiting for
 the produces before them, because their order is kept by the log. Whatever the order in which requests are done, answers
@@ -19,6 +19,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Protocol, cast
 
+from tidelog.server.framing import PRODUCE, Frames
 from tidelog.server.memory import BufferPool, Inlet
 from tidelog.server.settings import Settings
 from tidelog.wire.batch import Buffer
@@ -26,19 +27,12 @@ from tidelog.wire.errors import ProtocolError
 
 log = logging.getLogger(__name__)
 
-PRODUCE = 0
-FRAME_HEAD_BYTES = 6  # a frame's size and the request's key, which says how large it may be
-SMALL_BYTES = 16 << 10  # a frame received in parts up to this size has memory of its own, a larger one the pool's
-GRANT_BYTES_MIN = 16 << 10  # memory that a frame gets when its first bytes have come,
-GRANT_FACTOR = 4  # or so many times what has come of it
 WAITING_FRAMES_MAX = 16
 WAITING_BYTES_MAX = 1 << 20
 WRITE_BUFFER_HIGH = 256 << 10
 GRACE_S = 0.25  # between a failure's answer and the end: some clients drop an answer that comes with the end
 LINGER_S = 2.0  # how long a closed connection is still read, so that the client gets its last answers
 
-_NOTHING = memoryview(b"")
-_HEAD = struct.Struct(">ih")
 _REQUEST = struct.Struct(">hhi")
 
 
@@ -94,13 +88,7 @@ class Connection(asyncio.BufferedProtocol):
         self._transport: asyncio.Transport | None = None
         self.peer = self.host = ""
         self.client_id: str | None = None
-        # Receiving
-        self._room = _NOTHING  # what the last read was offered
-        self._unsplit = _NOTHING  # read, and not looked at yet
-        self._head = b""  # the beginning of a frame, too short to know its size
-        self._frame: memoryview | None = None  # a frame received in parts: memory for as much as came, or will soon
-        self._frame_bytes = 0  # its size
-        self._filled = 0
+        self._frames = Frames(broker.settings, broker.inlet, broker.pool, self._take, self._wants_frames)
         # Under way
         self._exchanges: deque[Exchange] = deque()
         self._produces = 0  # how many of them are produces
@@ -143,34 +131,21 @@ class Connection(asyncio.BufferedProtocol):
             if timer is not None:
                 timer.cancel()
         self._waiting.clear()
-        self._unsplit = _NOTHING
-        self._frame = None
+        self._frames.drop()
         self._hurry()
         self._out.clear()
         self._sent()
         self._broker.closed(self)
 
     def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002 - the protocol's signature
-        if self._frame is not None:
-            return self._frame[self._filled :]
-        self._room = self._broker.inlet.room()
-        return self._room
+        return self._frames.room()
 
     def buffer_updated(self, nbytes: int) -> None:
         self.progress_ms = self._broker.now()
         if self._discarding:
             return
         try:
-            if self._frame is not None:
-                self._continue_frame(nbytes)
-            else:
-                data = self._room[:nbytes]
-                if self._head:
-                    data = memoryview(bytearray(self._head) + data)
-                    self._head = b""
-                    self._split(data, in_room=False)
-                else:
-                    self._split(data, in_room=True)
+            self._frames.received(nbytes)
         except ProtocolError as error:
             self.abort(str(error))
             return
@@ -201,84 +176,15 @@ class Connection(asyncio.BufferedProtocol):
         self._sent()
         self.go_on()
 
-    # Frames
-
-    def _split(self, data: memoryview, in_room: bool) -> None:
-        """Take the frames out of what was read, which may still lie in the room. Of many some stay unsplit."""
-        end, position, kept_to = len(data), 0, 0
-        while end - position >= FRAME_HEAD_BYTES:
-            if len(self._waiting) >= WAITING_FRAMES_MAX:
-                self._unsplit, kept_to = data[position:], end
-                position = end
-                break
-            size, key = _HEAD.unpack_from(data, position)
-            self._check_size(size, key)
-            start, stop = position + 4, position + 4 + size
-            if stop > end:
-                if self._begin_frame(data, start, size, in_room):
-                    kept_to = stop
-                position = end
-            else:
-                if self._take(data[start:stop]):
-                    kept_to = stop
-                if self._transport is None:
-                    return
-                position = stop
-        if position < end:
-            self._head = bytes(data[position:])
-        if kept_to and in_room:
-            self._broker.inlet.keep(kept_to)
-
-    def _split_rest(self) -> None:
-        """Go on with what was too much at once."""
-        while self._unsplit and len(self._waiting) < WAITING_FRAMES_MAX:
-            data, self._unsplit = self._unsplit, _NOTHING
-            self._split(data, in_room=False)
-
-    def _check_size(self, size: int, key: int) -> None:
-        settings = self._broker.settings
-        limit = settings.request_bytes_max if key == PRODUCE else settings.request_control_bytes_max
-        if not 8 <= size <= limit:
-            raise ProtocolError(f"a request with key {key} of {size} bytes; between 8 and {limit} are allowed")
-
-    def _begin_frame(self, data: memoryview, start: int, size: int, in_room: bool) -> bool:
-        """The beginning of a frame has come; true when it stays where it lies.
-
-        It gets memory for some times what has come of it, so that announcing a frame costs the node nothing.
-        """
-        part = data[start:]
-        self._frame_bytes, self._filled = size, len(part)
-        granted = min(size, max(GRANT_BYTES_MIN, GRANT_FACTOR * len(part)))
-        if granted == size and size > SMALL_BYTES and in_room and start + size <= len(self._room):
-            self._frame = self._room[start : start + size]
-            return True
-        self._frame = self._memory(granted)
-        self._frame[: len(part)] = part
-        return False
-
-    def _memory(self, size: int) -> memoryview:
-        """Memory for a frame. Beyond the pool's bound it is the frame's own; `exhausted` stops others meanwhile."""
-        buffer = self._broker.pool.take(size) if size > SMALL_BYTES else None
-        return memoryview(buffer if buffer is not None else bytearray(size))[:size]
-
-    def _continue_frame(self, nbytes: int) -> None:
-        frame = self._frame
-        assert frame is not None
-        self._filled += nbytes
-        if self._filled < len(frame):
-            return
-        if self._filled < self._frame_bytes:
-            grown = self._memory(min(self._frame_bytes, GRANT_FACTOR * self._filled))
-            grown[: self._filled] = frame
-            self._frame = grown
-            return
-        self._frame = None
-        self._take(frame)
-
     # Requests
+
+    def _wants_frames(self) -> bool:
+        return len(self._waiting) < WAITING_FRAMES_MAX
 
     def _take(self, frame: memoryview) -> bool:
         """A whole request; true when it is kept."""
+        if self._transport is None:
+            return False
         if self._waiting or not self._may_begin(frame):
             self._waiting.append(frame)
             self._waiting_bytes += len(frame)
@@ -313,7 +219,7 @@ class Connection(asyncio.BufferedProtocol):
                 frame = self._waiting.popleft()
                 self._waiting_bytes -= len(frame)
                 self._begin(frame, now)
-                self._split_rest()
+                self._frames.go_on()
         except ProtocolError as error:
             self.abort(str(error))
             return
@@ -379,10 +285,10 @@ class Connection(asyncio.BufferedProtocol):
         transport = self._transport
         if transport is None or transport.is_closing():
             return
-        stop = self._frame is None and (
+        stop = not self._frames.begun and (
             self._write_paused
             or self._mute is not None
-            or bool(self._unsplit)
+            or self._frames.unsplit
             or len(self._waiting) >= WAITING_FRAMES_MAX
             or self._waiting_bytes > WAITING_BYTES_MAX
             or self._produces >= self._broker.settings.requests_inflight_max
@@ -444,7 +350,7 @@ class Connection(asyncio.BufferedProtocol):
     @property
     def receiving(self) -> bool:
         """A frame is half received."""
-        return self._frame is not None or bool(self._head)
+        return self._frames.incomplete
 
     def note_progress(self, now: int) -> bool:
         """Whether anything moved since the last call, given that answers may be leaving slowly."""
