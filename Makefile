@@ -9,6 +9,7 @@ PYTHON ?= python3
 WORKERS ?= 2
 SEEDS ?= 1000
 FUZZ_SECONDS ?= 60
+MINUTES ?= 10
 ARGS ?=
 
 BIN := .venv/bin
@@ -18,7 +19,7 @@ PYTEST := $(BIN)/python -m pytest -q -n $(WORKERS)
 # Folders that are checked, of which some may not exist yet.
 SOURCES := $(wildcard tidelog tests bench)
 
-.PHONY: help setup demo test test-fast check format bench sim fuzz mutants lock clean
+.PHONY: help setup demo test test-fast check format bench sim faults fuzz mutants lock clean
 
 help: ## list the targets
 	@sed -nE 's/^([a-z-]+):.*## (.*)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
@@ -53,6 +54,9 @@ bench: setup ## benchmarks: ratios against a floor measured in the same run
 
 sim: setup ## the simulator, longer (SEEDS=N)
 	@$(BIN)/python -m tests.sim --seeds $(SEEDS) $(ARGS)
+
+faults: setup ## real nodes under kill -9, cut links, full disks … (MINUTES=N ARGS="--seed S --only NAME")
+	@$(BIN)/python -m tests.e2e.faults --minutes $(MINUTES) $(ARGS)
 
 fuzz: setup ## coverage-guided fuzzing of every decoder (FUZZ_SECONDS=N each)
 	@$(BIN)/python -c 'import atheris' 2>/dev/null || $(BIN)/python -m pip install --quiet --disable-pip-version-check 'atheris>=3,<4'

@@ -1,39 +1,76 @@
-"""`make bench`: every benchmark of this folder, or those whose names are given."""
+"""`make bench`: every benchmark of this folder, or those whose names are given; `cluster` stands for all of its own."""
 
+import argparse
+import dataclasses
+import json
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 
-from bench import broker, consensus, node, server, storage
+from bench import broker, cluster, consensus, node, server, storage
+from bench.cluster_clients import clients
+from bench.cluster_failover import KILLS, failover
+from bench.cluster_streams import STREAMS, streams
 from bench.rounds import Line, print_report
 
-BENCHMARKS: dict[str, Callable[[], Line | list[Line]]] = {
-    "appends": storage.appends,
-    "reads": storage.reads,
-    "recovery": storage.recovery,
-    "step": consensus.step,
-    "idle": consensus.idle,
-    "produce": broker.produce,
-    "fetch": broker.fetch,
-    "record-size": broker.record_size,
-    "serve": server.serve,
-    "node": node.node,
-    "idle-node": server.idle_node,
-}
+Benchmark = Callable[[], Line | list[Line]]
+
+CLUSTER = "cluster"
 
 
-def main(names: list[str]) -> int:
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that folders and processes go, whatever ends this
-    unknown = set(names) - BENCHMARKS.keys()
-    if unknown:
-        print(f"no such benchmark: {', '.join(sorted(unknown))}; there are {', '.join(BENCHMARKS)}", file=sys.stderr)
+def benchmarks(kills: int, stream_count: int) -> dict[str, Benchmark]:
+    return {
+        "appends": storage.appends,
+        "reads": storage.reads,
+        "recovery": storage.recovery,
+        "step": consensus.step,
+        "idle": consensus.idle,
+        "produce": broker.produce,
+        "fetch": broker.fetch,
+        "record-size": broker.record_size,
+        "serve": server.serve,
+        "node": node.node,
+        "idle-node": server.idle_node,
+        "floor": cluster.floor,
+        "cluster-raw": cluster.raw,
+        "cluster-memory": cluster.memory,
+        "cluster-clients": clients,
+        "cluster-failover": partial(failover, kills),
+        "cluster-streams": partial(streams, stream_count),
+    }
+
+
+def main(arguments: Sequence[str]) -> int:
+    parser = argparse.ArgumentParser(
+        prog="python -m bench", description="Ratios against a floor run in the same minutes."
+    )
+    parser.add_argument("names", nargs="*", help=f"{CLUSTER}, or any of {', '.join(benchmarks(0, 0))}; default: all")
+    parser.add_argument(
+        "--kills", type=int, default=KILLS, help=f"leaders killed by cluster-failover (default: {KILLS})"
+    )
+    parser.add_argument("--streams", type=int, default=STREAMS, help=f"of cluster-streams (default: {STREAMS:,})")
+    parser.add_argument("--json", action="store_true", help="print what was measured as JSON")
+    options = parser.parse_args(arguments)
+    known = benchmarks(options.kills, options.streams)
+    names = [
+        name
+        for asked in options.names or known
+        for name in ([name for name in known if name.startswith(f"{CLUSTER}-")] if asked == CLUSTER else [asked])
+    ]
+    if unknown := set(names) - known.keys():
+        print(f"no such benchmark: {', '.join(sorted(unknown))}; there are {', '.join(known)}", file=sys.stderr)
         return 2
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that folders and processes go, whatever ends this
     lines: list[Line] = []
-    for name in names or BENCHMARKS:
+    for name in names:
         print(f"{name} …", file=sys.stderr)
-        outcome = BENCHMARKS[name]()
+        outcome = known[name]()
         lines += outcome if isinstance(outcome, list) else [outcome]
-    print_report(lines)
+    if options.json:
+        print(json.dumps([dataclasses.asdict(line) for line in lines], indent=1))
+    else:
+        print_report(lines)
     return 0 if all(line.met for line in lines) else 1
 
 

@@ -1,12 +1,14 @@
 """librdkafka's side of a measurement, a role a process: `python -m bench.clients ROLE BOOTSTRAP TOPIC …`.
 
-    produce BYTES ROUNDS    as fast as it goes, each round until everything is acknowledged
-    consume BYTES ROUNDS    from the beginning, each round anew
-    pace    RATE SECONDS    so many records a second, in steps; how long until each delivery report
-    follow  COUNT SKIPPED   until so many records have come; how long each took since it was made, but for the first
+    produce BYTES ROUNDS [PARTITIONS]             as fast as it goes, each round until everything is acknowledged
+    consume BYTES ROUNDS [PARTITIONS]             from the beginning, each round anew
+    pace    RATE SECONDS [PARTITIONS [SAMPLED]]   so many records a second, in steps; how long until the delivery
+                                                  report, of one record in so many
+    follow  COUNT SKIPPED                         until so many records have come; how long each took since it was made,
+                                                  but for the first
 
 A role prints `ready` when it is about to begin and one line of JSON in the end (`Outcome`). Values have 1 KiB and begin
-with the time they were made, on a clock that all processes share.
+with the time they were made, on a clock that all processes share. A topic's partitions get them in turn.
 """
 
 import json
@@ -72,7 +74,7 @@ def _flush(producer: Producer) -> None:
         raise ClientFailed(f"{left} records are not acknowledged after {FLUSH_S_MAX:.0f} s")
 
 
-def produce(bootstrap: str, topic: str, round_bytes: int, rounds: int) -> Outcome:
+def produce(bootstrap: str, topic: str, round_bytes: int, rounds: int, partitions: int = 1) -> Outcome:
     outcome = Outcome()
     producer = _producer(bootstrap, 5, **{"delivery.report.only.error": True, "on_delivery": _fail_undelivered})
     value = os.urandom(VALUE_BYTES)
@@ -80,26 +82,27 @@ def produce(bootstrap: str, topic: str, round_bytes: int, rounds: int) -> Outcom
     begun_cpu_s = time.process_time()
     for _ in range(rounds):
         begun = time.perf_counter()
-        for _ in range(round_bytes // VALUE_BYTES):
-            try:
-                producer.produce(topic, value)
-            except BufferError:  # as much as librdkafka holds
-                producer.poll(0.01)
-                producer.produce(topic, value)
+        for number in range(round_bytes // VALUE_BYTES):
+            while True:
+                try:
+                    producer.produce(topic, value, partition=number % partitions)
+                    break
+                except BufferError:  # as much as librdkafka holds
+                    producer.poll(0.01)
         _flush(producer)
         outcome.seconds.append(time.perf_counter() - begun)
     outcome.cpu_s = time.process_time() - begun_cpu_s
     return outcome
 
 
-def consume(bootstrap: str, topic: str, round_bytes: int, rounds: int) -> Outcome:
+def consume(bootstrap: str, topic: str, round_bytes: int, rounds: int, partitions: int = 1) -> Outcome:
     outcome = Outcome()
     consumer = _consumer(bootstrap)
     _say_ready()
     begun_cpu_s = time.process_time()
     for _ in range(rounds):
         begun = time.perf_counter()
-        consumer.assign([TopicPartition(topic, 0, OFFSET_BEGINNING)])
+        consumer.assign([TopicPartition(topic, number, OFFSET_BEGINNING) for number in range(partitions)])
         left = round_bytes // VALUE_BYTES
         while left > 0:
             messages = consumer.consume(min(left, CONSUMED_AT_ONCE), SILENCE_S_MAX)
@@ -113,7 +116,7 @@ def consume(bootstrap: str, topic: str, round_bytes: int, rounds: int) -> Outcom
     return outcome
 
 
-def pace(bootstrap: str, topic: str, rate: int, seconds: int) -> Outcome:
+def pace(bootstrap: str, topic: str, rate: int, seconds: int, partitions: int = 1, sampled: int = 1) -> Outcome:
     outcome = Outcome()
     producer = _producer(bootstrap, 0)
     padding = os.urandom(VALUE_BYTES - _MADE_NS.size)
@@ -123,17 +126,22 @@ def pace(bootstrap: str, topic: str, rate: int, seconds: int) -> Outcome:
         outcome.latencies_ms.append((message.latency() or 0.0) * 1e3)
 
     _say_ready()
-    step_records = int(rate * STEP_S)
+    step_records, number = int(rate * STEP_S), 0
     begun_cpu_s, next_step = time.process_time(), time.perf_counter()
     for _ in range(int(seconds / STEP_S)):
         for _ in range(step_records):
-            producer.produce(topic, _MADE_NS.pack(time.perf_counter_ns()) + padding, on_delivery=report)
+            value = _MADE_NS.pack(time.perf_counter_ns()) + padding
+            if number % sampled:
+                producer.produce(topic, value, partition=number % partitions)
+            else:
+                producer.produce(topic, value, partition=number % partitions, on_delivery=report)
+            number += 1
         next_step += STEP_S
         while (left_s := next_step - time.perf_counter()) > 0:
             producer.poll(left_s)
     _flush(producer)
     outcome.cpu_s = time.process_time() - begun_cpu_s
-    outcome.latencies_ms = outcome.latencies_ms[int(SKIPPED_S * rate) :]
+    outcome.latencies_ms = outcome.latencies_ms[int(SKIPPED_S * rate / sampled) :]
     return outcome
 
 

@@ -1,78 +1,205 @@
-"""What the machine itself can do: bare loops of the same shape as the storage engine's, with nothing around them."""
+"""What three replicas cannot do without, and nothing else: a leader and two followers, a process each, on uvloop.
 
-import mmap
-import os
-import time
-from collections.abc import Sequence
+    python -m bench.floor follow FILE FILE_BYTES
+    python -m bench.floor lead FILE FILE_BYTES FRAME_BYTES BATCH_AT BATCH_BYTES FOLLOWER_PORT FOLLOWER_PORT
 
-BLOCK_BYTES = 4096
+`python -m bench floor` measures it alone. (One node's floor is `floor_server`, the storage engine's `floor_disk`.)
 
+The leader receives frames of one shape, checks each batch's checksum, and hands whatever has come to both followers
+and to its disk at once. A follower writes what it gets and answers how many bytes its disk has. A frame is answered
+when two of the three disks have it. Disks are written by a thread: all that waits is one group, with one sync. There is
+no protocol, no term, no index, nothing to read back: bytes go through, and are in a file when they are acknowledged.
 
-class FloorFile:
-    """A file whose blocks exist already, written with O_DIRECT where the file system allows it."""
+Memory is received into in turn and used again when nobody looks at it any more, and so are the file's blocks.
+Each takes one connection, and ends with it.
+"""
 
-    def __init__(self, path: str, size: int) -> None:
-        try:
-            self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_DIRECT, 0o644)
-        except OSError:
-            self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
-        self._size = size
-        self._position = 0  # of what the memory holds
-        self._filled = 0  # of the memory: the beginning of a block
-        self._memory = memoryview(mmap.mmap(-1, 4 << 20))
-        self._memory[:] = os.urandom(1 << 20) * 4
-        for position in range(0, size, len(self._memory)):
-            os.pwrite(self._descriptor, self._memory, position)
-        os.fdatasync(self._descriptor)
+import asyncio
+import struct
+import sys
+import threading
+from collections import deque
+from collections.abc import Callable
+from typing import cast
 
-    def append_groups(self, groups: Sequence[int], batches: Sequence[bytearray]) -> float:
-        """Write so many batches a group, one group after the other, each followed by a sync; returns seconds."""
-        number = 0
-        begun = time.perf_counter()
-        for group in groups:
-            self.append_group([batches[place % len(batches)] for place in range(number, number + group)])
-            number += group
-        return time.perf_counter() - begun
+import uvloop
+from crc32c import crc32c
 
-    def append_group(self, batches: Sequence[bytearray | memoryview]) -> None:
-        """Write the batches behind what is there, and sync.
+from bench.floor_disk import FloorFile
+from bench.floor_server import ANSWER, CHECKED_FROM, CRC_AT
 
-        They lie anywhere in memory and O_DIRECT wants whole, aligned blocks, so they are copied together first: no loop
-        that writes batches can do without that. A block that is not full yet is written again with the next group.
-        """
-        memory, filled = self._memory, self._filled
-        for batch in batches:
-            if filled + len(batch) > len(memory):
-                filled = self._write(filled)
-            memory[filled : filled + len(batch)] = batch
-            filled += len(batch)
-        self._filled = self._write(filled)
-        os.fdatasync(self._descriptor)
+MIB = 1 << 20
+CHUNK_BYTES = 4 * MIB
+CHUNKS_MAX = 64
+FRAMES_PER_CHUNK_MIN = 4
+READ_BYTES_MIN = 64 << 10
+ACCEPT_S_MAX = 60.0
+SWITCH_INTERVAL_S = 0.0005  # as the server's
+UNUSED = 3  # references to a chunk that nobody looks at: the queue's, the variable's and the question's own
 
-    def _write(self, filled: int) -> int:
-        """Write so much of the memory, from the file's begin again when it is full; returns how much of it stays."""
-        memory = self._memory
-        whole = filled - filled % BLOCK_BYTES
-        end = whole if whole == filled else whole + BLOCK_BYTES
-        if self._position + end > self._size:
-            self._position = 0
-        os.pwrite(self._descriptor, memory[:end], self._position)
-        self._position += whole
-        memory[: filled - whole] = memory[whole:filled]
-        return filled - whole
-
-    def close(self) -> None:
-        os.close(self._descriptor)
+_CRC = struct.Struct(">I")
+_COUNT = struct.Struct(">q")
 
 
-def read_files(paths: Sequence[str], chunk_bytes: int) -> float:
-    """Read the files from begin to end with preadv into one buffer; returns seconds."""
-    buffer = bytearray(chunk_bytes)
-    begun = time.perf_counter()
-    for path in paths:
-        descriptor = os.open(path, os.O_RDONLY)
-        position = 0
-        while read := os.preadv(descriptor, [buffer], position):
-            position += read
-        os.close(descriptor)
-    return time.perf_counter() - begun
+class DiskThread:
+    """Writes all that waits in one go, and syncs; `report` hears, on the loop, how many bytes are durable."""
+
+    def __init__(self, path: str, file_bytes: int, report: Callable[[int], None]) -> None:
+        self._file = FloorFile(path, file_bytes)
+        self._report = report
+        self._loop = asyncio.get_running_loop()
+        self._waiting: deque[memoryview] = deque()
+        self._work = threading.Semaphore(0)
+        threading.Thread(target=self._run, daemon=True).start()
+
+    def write(self, run: memoryview) -> None:
+        self._waiting.append(run)
+        self._work.release()
+
+    def _run(self) -> None:
+        waiting, durable = self._waiting, 0
+        while True:
+            self._work.acquire()
+            runs = [waiting.popleft() for _ in range(len(waiting))]
+            if not runs:
+                continue  # it went with the group before
+            self._file.append_group(runs)
+            durable += sum(map(len, runs))
+            del runs  # or their memory could not be used again while this waits
+            self._loop.call_soon_threadsafe(self._report, durable)
+
+
+class Intake(asyncio.BufferedProtocol):
+    """Receives into memory that is used again; gives on whole frames, as many as have come, as one run."""
+
+    def __init__(self, frame_bytes: int, taken: Callable[[memoryview], None]) -> None:
+        self._frame_bytes = frame_bytes
+        self._taken = taken
+        self._chunk_bytes = max(FRAMES_PER_CHUNK_MIN, CHUNK_BYTES // frame_bytes) * frame_bytes  # none is cut in two
+        self._chunks: deque[bytearray] = deque()
+        self._next_chunk()
+        self.transport: asyncio.Transport | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert self.transport is None, "one connection is all there is"
+        self.transport = cast(asyncio.Transport, transport)
+
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002
+        asyncio.get_running_loop().stop()
+
+    def _next_chunk(self) -> None:
+        self._view = memoryview(b"")  # lets the old one go
+        self._given = self._filled = 0
+        for place in range(len(self._chunks)):
+            chunk = self._chunks[place]
+            if sys.getrefcount(chunk) == UNUSED:
+                del self._chunks[place]
+                break
+        else:
+            assert len(self._chunks) < CHUNKS_MAX, "more is under way than a client may have unanswered"
+            chunk = bytearray(self._chunk_bytes)
+        self._chunks.append(chunk)
+        self._view = memoryview(chunk)
+
+    def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002
+        return self._view[self._filled :]
+
+    def buffer_updated(self, nbytes: int) -> None:
+        self._filled += nbytes
+        end = self._filled - self._filled % self._frame_bytes
+        if end > self._given:
+            self._taken(self._view[self._given : end])
+            self._given = end
+        left = len(self._view) - self._filled
+        if not left or (left < READ_BYTES_MIN and self._given == self._filled):
+            self._next_chunk()
+
+
+class Follower:
+    def __init__(self, path: str, file_bytes: int) -> None:
+        self._disk = DiskThread(path, file_bytes, self._durable)
+        self.intake = Intake(1, self._disk.write)
+
+    def _durable(self, count: int) -> None:
+        if self.intake.transport is not None:
+            self.intake.transport.write(_COUNT.pack(count))
+
+
+class FollowerLink(asyncio.Protocol):
+    """The leader's side of the connection to a follower."""
+
+    def __init__(self, durable: Callable[[int], None]) -> None:
+        self._durable = durable
+        self._rest = b""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = cast(asyncio.Transport, transport)
+
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002
+        asyncio.get_running_loop().stop()
+
+    def data_received(self, data: bytes) -> None:
+        data = self._rest + data if self._rest else data
+        end = len(data) - len(data) % _COUNT.size
+        self._rest = data[end:]
+        if end:
+            self._durable(_COUNT.unpack_from(data, end - _COUNT.size)[0])
+
+
+class Leader:
+    def __init__(self, path: str, file_bytes: int, frame_bytes: int, batch_at: int, batch_bytes: int) -> None:
+        self._frame_bytes = frame_bytes
+        self._batch_at = batch_at
+        self._batch_bytes = batch_bytes
+        self._durable = [0, 0, 0]  # bytes on each disk, the leader's own first
+        self._answered = 0  # frames
+        self._disk = DiskThread(path, file_bytes, lambda count: self._has(0, count))
+        self.links = [FollowerLink(lambda count: self._has(1, count)), FollowerLink(lambda count: self._has(2, count))]
+        self.intake = Intake(frame_bytes, self._take)
+
+    def _take(self, run: memoryview) -> None:
+        for link in self.links:
+            link.transport.write(run)
+        self._disk.write(run)
+        for start in range(self._batch_at, len(run), self._frame_bytes):
+            batch = run[start : start + self._batch_bytes]
+            assert crc32c(batch[CHECKED_FROM:]) == _CRC.unpack_from(batch, CRC_AT)[0]
+
+    def _has(self, place: int, count: int) -> None:
+        self._durable[place] = count
+        frames = sorted(self._durable)[1] // self._frame_bytes
+        if frames > self._answered and self.intake.transport is not None:
+            self.intake.transport.write(ANSWER * (frames - self._answered))
+            self._answered = frames
+
+
+async def _listen(intake: Intake) -> None:
+    loop = asyncio.get_running_loop()
+    server = await loop.create_server(lambda: intake, "127.0.0.1", 0, backlog=1)
+    print(f"ready bootstrap=127.0.0.1:{server.sockets[0].getsockname()[1]}", flush=True)
+    loop.call_later(ACCEPT_S_MAX, lambda: intake.transport or loop.stop())
+
+
+async def follow(path: str, file_bytes: int) -> None:
+    await _listen(Follower(path, file_bytes).intake)
+
+
+async def lead(path: str, file_bytes: int, frame_bytes: int, batch_at: int, batch_bytes: int, *ports: int) -> None:
+    leader = Leader(path, file_bytes, frame_bytes, batch_at, batch_bytes)
+    loop = asyncio.get_running_loop()
+    for link, port in zip(leader.links, ports, strict=True):
+        await loop.create_connection(lambda link=link: link, "127.0.0.1", port)
+    await _listen(leader.intake)
+
+
+def main(arguments: list[str]) -> None:
+    sys.setswitchinterval(SWITCH_INTERVAL_S)
+    role, path, *numbers = arguments
+    begin = {"follow": follow, "lead": lead}[role]
+    loop = uvloop.new_event_loop()
+    loop.run_until_complete(begin(path, *map(int, numbers)))
+    loop.run_forever()  # until a connection is lost
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -16,7 +16,7 @@ import sys
 
 from crc32c import crc32c
 
-from bench.floor import FloorFile
+from bench.floor_disk import FloorFile
 
 MIB = 1 << 20
 ACCEPT_S_MAX = 60

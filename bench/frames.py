@@ -1,23 +1,33 @@
 """Requests of the protocol, ready to be sent: what a client has to make before anything is measured."""
 
+import json
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from tidelog.wire.batch import Buffer, read_header
 from tidelog.wire.frames import RequestHeader, decode_response, encode_request
 from tidelog.wire.messages import (
     APIS,
+    PRIVATE_APIS,
     CreateTopicsRequest,
     CreateTopicsRequestTopic,
     DeleteRecordsRequest,
     DeleteRecordsRequestPartition,
     DeleteRecordsRequestTopic,
+    DeleteTopicsRequest,
+    DeleteTopicsRequestTopic,
     FetchRequest,
     FetchRequestPartition,
     FetchRequestTopic,
+    ListOffsetsRequest,
+    ListOffsetsRequestPartition,
+    ListOffsetsRequestTopic,
+    MetadataRequest,
+    MetadataRequestTopic,
     ProduceRequest,
     ProduceRequestPartition,
     ProduceRequestTopic,
+    TidelogAdminRequest,
 )
 from tidelog.wire.records import Record, build_batch
 
@@ -28,14 +38,15 @@ FETCH_WAIT_MS = 500
 PRODUCE = RequestHeader(0, 9, 7, "bench")  # versions of today's clients before topics had ids
 FETCH = RequestHeader(1, 12, 7, "bench")
 HIGH_WATERMARK = -1
+LATEST = -1
 
-_KEYS = {api.request: api.key for api in APIS.values()}
+_APIS = {api.request: api for api in (APIS | PRIVATE_APIS).values()}
 
 
 def header_of(request: object) -> RequestHeader:
     """In the newest version."""
-    key = _KEYS[type(request)]
-    return RequestHeader(key, APIS[key].max_version, 7, "bench")
+    api = _APIS[type(request)]
+    return RequestHeader(api.key, api.max_version, 7, "bench")
 
 
 def batch_of(batch_bytes: int, record_bytes: int = RECORD_BYTES) -> bytes:
@@ -51,10 +62,10 @@ def records_in(batch: bytes) -> int:
     return read_header(batch).record_count
 
 
-def produce_frame(topic: str, batch: bytes) -> bytes:
+def produce_frame(topic: str, batch: bytes, timeout_ms: int = TIMEOUT_MS) -> bytes:
     partition = ProduceRequestPartition(index=0, records=batch)
     request = ProduceRequest(
-        acks=-1, timeout_ms=TIMEOUT_MS, topic_data=[ProduceRequestTopic(name=topic, partition_data=[partition])]
+        acks=-1, timeout_ms=timeout_ms, topic_data=[ProduceRequestTopic(name=topic, partition_data=[partition])]
     )
     return b"".join(encode_request(PRODUCE, request))
 
@@ -71,8 +82,41 @@ def fetch_frame(topic: str, offset: int, bytes_max: int) -> bytes:
 
 
 def create_topic(topic: str) -> CreateTopicsRequest:
-    wanted = CreateTopicsRequestTopic(name=topic, num_partitions=1, replication_factor=1)
-    return CreateTopicsRequest(topics=[wanted], timeout_ms=TIMEOUT_MS)
+    return create_topics([topic], 1, 1)
+
+
+def create_topics(topics: Sequence[str], partitions: int, replication: int) -> CreateTopicsRequest:
+    wanted = [
+        CreateTopicsRequestTopic(name=topic, num_partitions=partitions, replication_factor=replication)
+        for topic in topics
+    ]
+    return CreateTopicsRequest(topics=wanted, timeout_ms=TIMEOUT_MS)
+
+
+def delete_topic(topic: str) -> DeleteTopicsRequest:
+    return DeleteTopicsRequest(topics=[DeleteTopicsRequestTopic(name=topic)], timeout_ms=TIMEOUT_MS)
+
+
+def metadata_of(topics: Sequence[str] | None) -> MetadataRequest:
+    """None: of all there are."""
+    asked = None if topics is None else [MetadataRequestTopic(name=topic) for topic in topics]
+    return MetadataRequest(topics=asked, allow_auto_topic_creation=False)
+
+
+def latest_offsets(partitions: Mapping[str, Sequence[int]]) -> ListOffsetsRequest:
+    """Of some partitions of each topic."""
+    topics = [
+        ListOffsetsRequestTopic(
+            name=topic,
+            partitions=[ListOffsetsRequestPartition(partition_index=number, timestamp=LATEST) for number in numbers],
+        )
+        for topic, numbers in partitions.items()
+    ]
+    return ListOffsetsRequest(topics=topics, timeout_ms=TIMEOUT_MS)
+
+
+def admin(method: str, **arguments: object) -> TidelogAdminRequest:
+    return TidelogAdminRequest(method=method, content=json.dumps(arguments))
 
 
 def delete_all_records(topic: str) -> DeleteRecordsRequest:

@@ -60,7 +60,7 @@ class _Sending:
     def __init__(self, program: Program, round_bytes: int, send: Callable[[], Sent]) -> None:
         self._send = send
         self._latencies_ms: list[float] = []
-        self.round = Metered(program, round_bytes, self._send_round)
+        self.round = Metered([program], round_bytes, self._send_round)
 
     def _send_round(self) -> float:
         sent = self._send()

@@ -38,6 +38,7 @@ class Program:
                 bufsize=0,
                 start_new_session=True,
             )
+        self.pid = self._process.pid
         # clock_getcpuclockid(3): the CPU clock of another process, all its threads, in nanoseconds.
         self._cpu_clock = (~self._process.pid << 3) | 2
 
@@ -85,9 +86,13 @@ class Program:
             if self.cpu_s() - before < SETTLED_S * SETTLED_SHARE:
                 return
 
-    def stop(self) -> None:
+    def terminate(self) -> None:
+        """Ask it to end; `stop` waits for that."""
         if self._process.poll() is None:
             self._process.send_signal(signal.SIGTERM)
+
+    def stop(self) -> None:
+        self.terminate()
         try:
             self._process.communicate(timeout=STOP_S_MAX)  # reads on, so that a full pipe cannot hold it up
         except subprocess.TimeoutExpired:
@@ -104,26 +109,34 @@ class Program:
 
 
 class Metered:
-    """Something done to a program round by round, and what each round costs that program."""
+    """Something done to programs round by round, and what each round costs each of them."""
 
-    def __init__(self, program: Program, round_bytes: int, action: Callable[[], float]) -> None:
-        self._program = program
+    def __init__(self, programs: Sequence[Program], round_bytes: int, action: Callable[[], float]) -> None:
+        self._programs = programs
         self._round_bytes = round_bytes
         self._action = action
-        self._cpu_s: list[float] = []
+        self._cpu_s: list[list[float]] = []  # of each program, by round
 
     def __call__(self) -> float:
         """One round; gives what `action` does, its seconds."""
-        self._program.settle()
-        before_s = self._program.cpu_s()
+        for program in self._programs:
+            program.settle()
+        before_s = [program.cpu_s() for program in self._programs]
         seconds = self._action()
-        self._cpu_s.append(self._program.cpu_s() - before_s)
+        self._cpu_s.append([program.cpu_s() - used_s for program, used_s in zip(self._programs, before_s, strict=True)])
         return seconds
 
     @property
     def cpu_ms_per_mb(self) -> float:
+        """The first program's."""
+        return self.cpu_ms_per_mb_each[0]
+
+    @property
+    def cpu_ms_per_mb_each(self) -> list[float]:
         """The median; as many CPU seconds a GB."""
-        return statistics.median(self._cpu_s) * 1e3 / (self._round_bytes / 1e6)
+        return [
+            statistics.median(used_s) * 1e3 / (self._round_bytes / 1e6) for used_s in zip(*self._cpu_s, strict=True)
+        ]
 
 
 @contextmanager

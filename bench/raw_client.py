@@ -105,6 +105,7 @@ class RawClient:
             if not answer_bytes:
                 answer_bytes = _SIZE.size + _SIZE.unpack_from(rest)[0]
             number = len(rest) // answer_bytes
+            assert number <= len(begun_at), "an answer has another size than the first"
             now = time.perf_counter()
             latencies += [now - begun_at.popleft() for _ in range(number)]
             answered += number

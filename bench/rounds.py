@@ -1,8 +1,8 @@
 """Rounds of two contenders in turn, so that whatever else the machine does hits both alike."""
 
 import statistics
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +54,8 @@ class Line:
     target: str = ""  # empty: a figure to know, without a target
     met: bool = True
     note: str = ""
+    raw: Mapping[str, object] = field(default_factory=dict)
+    """What was measured, for `--json`."""
 
 
 def print_report(lines: Sequence[Line]) -> None:

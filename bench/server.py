@@ -48,7 +48,7 @@ def serve() -> list[Line]:
         floor = stack.enter_context(serving(arguments, os.path.join(folder, "floor.log")))
         floor_client = stack.enter_context(closing(RawClient(floor.address)))
         ours, bare = (
-            Metered(server.program, total_bytes, partial(reader.read_whole, frame_at, total_bytes, len(batch)))
+            Metered([server.program], total_bytes, partial(reader.read_whole, frame_at, total_bytes, len(batch)))
             for server, reader in ((node, client), (floor, floor_client))
         )
         comparison = compare(ours, bare, READ_ROUNDS)

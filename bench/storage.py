@@ -5,7 +5,7 @@ import random
 import threading
 import time
 
-from bench.floor import FloorFile, read_files
+from bench.floor_disk import FloorFile, read_files
 from bench.rounds import Comparison, Line, compare
 from bench.scratch import scratch
 from tidelog.raft.log import EntryKind

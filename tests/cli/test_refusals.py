@@ -23,7 +23,19 @@ ON_A_STREAM = (
     ("consume", "missing", "--exit"),
     ("consume", "missing", "--group", "g", "--exit"),
 )
-EVERY_COMMAND = (("stream", "create", "missing"), ("stream", "list"), *ON_A_STREAM)
+EVERY_COMMAND = (
+    ("stream", "create", "missing"),
+    ("stream", "list"),
+    ("cluster", "status"),
+    ("cluster", "nodes"),
+    ("cluster", "transfer-leader", "missing", "--to", "1"),
+    ("cluster", "add-node", "1"),
+    ("cluster", "remove-node", "1"),
+    ("cluster", "balance"),
+    ("backup", "--to", "/nowhere/at/all"),
+    ("verify",),
+    *ON_A_STREAM,
+)
 
 WRONG_ARGUMENTS = (
     ("stream",),
@@ -45,6 +57,19 @@ WRONG_ARGUMENTS = (
     ("consume", "name", "--timeout", "never"),
     ("consume", "name", "--keys", "--json"),
     ("consume", "name", "--bootstrap", "localhost"),
+    ("stream", "alter", "name", "--nodes", "1,1"),
+    ("up", "--nodes", "0"),
+    ("up", "--port", "http"),
+    ("cluster",),
+    ("cluster", "transfer-leader", "name"),
+    ("cluster", "transfer-leader", "name:x", "--to", "1"),
+    ("cluster", "remove-node", "first"),
+    ("backup",),
+    ("backup", "--to", "there", "--rate", "fast"),
+    ("restore",),
+    ("restore", "--from", "there", "=name"),
+    ("verify", "--dir", "here", "--backup", "there"),
+    ("no-such-command",),
 )
 
 

@@ -14,6 +14,9 @@ INT64_MAX = 2**63 - 1
     [
         ("cleanup.policy", "delete"),
         ("compression.type", "producer"),
+        ("leader.rack", ""),
+        ("leader.rack", "Zürich 2 (new)"),
+        ("leader.rack", "x" * 249),
         ("max.message.bytes", "0"),
         ("max.message.bytes", str(64 << 20)),
         ("message.timestamp.type", "CreateTime"),
@@ -25,6 +28,8 @@ INT64_MAX = 2**63 - 1
         ("retention.ms", "-1"),
         ("retention.ms", "0"),
         ("retention.ms", str(INT64_MAX)),
+        ("segment.ms", "1"),
+        ("segment.ms", str(INT64_MAX)),
     ],
 )
 def test_a_value_within_its_bounds_is_accepted(name: str, value: str) -> None:
@@ -50,6 +55,9 @@ def test_a_value_within_its_bounds_is_accepted(name: str, value: str) -> None:
         ("retention.bytes", str(INT64_MAX + 1)),
         ("retention.ms", "-2"),
         ("retention.ms", None),
+        ("leader.rack", "x" * 250),
+        ("leader.rack", None),
+        ("segment.ms", "0"),
         ("segment.bytes", "1"),
         ("", "1"),
         ("Retention.ms", "1"),
@@ -67,7 +75,7 @@ def test_every_default_is_a_value_that_is_accepted(key: object) -> None:
 
 def test_what_is_not_set_has_its_default() -> None:
     config = TopicConfig.of({})
-    assert config == TopicConfig(1_048_588, False, -1, 604_800_000)
+    assert config == TopicConfig(1_048_588, False, -1, 604_800_000, 604_800_000, None)
 
 
 def test_what_is_set_is_taken() -> None:
@@ -77,6 +85,8 @@ def test_what_is_set_is_taken() -> None:
             "message.timestamp.type": "LogAppendTime",
             "retention.bytes": "20",
             "retention.ms": "-1",
+            "segment.ms": "30",
+            "leader.rack": "east",
         }
     )
-    assert config == TopicConfig(10, True, 20, -1)
+    assert config == TopicConfig(10, True, 20, -1, 30, "east")

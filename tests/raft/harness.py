@@ -269,6 +269,14 @@ class World:
             state.answers = {}
             self._start(node)
 
+    def wipe(self, node: int, configuration_index: int, configuration: Configuration) -> None:
+        """The node lost its disk, and begins again blank; it is told the last committed configuration."""
+        state = self.nodes[node]
+        state.log = MemoryLog(floor_context=floor_context(configuration_index, configuration))
+        state.log.sync()
+        state.hard_state = HardState()
+        self._start(node)
+
     def _start(self, node: int) -> None:
         state = self.nodes[node]
         state.commit_seen = 0

@@ -33,9 +33,11 @@ class Lone:
         term: int | None = None,
         vote: int | None = None,
         configuration: Configuration | None = None,
+        configuration_index: int = 0,
         settings: RaftSettings | None = None,
         now_ms: int = 0,
         alive: Set[int] | None = None,
+        seed: int = 1,
     ) -> None:
         """By default its disk works at once, its term is that of its last entry, and it is patient with nobody."""
         self.log = log or MemoryLog()
@@ -47,9 +49,9 @@ class Lone:
             1,
             self.log,
             hard_state,
-            [(0, configuration or Configuration.of([1, 2, 3]))],
+            [(configuration_index, configuration or Configuration.of([1, 2, 3]))],
             settings or RaftSettings(),
-            Random(1),
+            Random(seed),
             now_ms,
             alive,
         )

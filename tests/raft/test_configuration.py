@@ -3,7 +3,7 @@
 import pytest
 
 from tests.raft.tables import cases
-from tidelog.raft import Action, Change, Configuration, ConfigurationError
+from tidelog.raft import Action, Change, Configuration, ConfigurationError, quorum_after
 from tidelog.raft.configuration import MEMBERS_MAX, change, enter_joint, leave_joint
 
 ACTIONS = {"+": Action.ADD_VOTER, "~": Action.ADD_LEARNER, "-": Action.REMOVE}
@@ -24,6 +24,37 @@ def test_membership_changes_as_the_table_says() -> None:
         except ConfigurationError as error:
             outcome = f"refused: {error}"
         assert outcome == case.expected, case.place
+
+
+@pytest.mark.parametrize(
+    ("voters", "changes", "healthy", "kept"),
+    [
+        ([1, 2, 3], "-3", {1, 2}, True),
+        ([1, 2, 3], "-3", {1, 3}, False),  # of 1 and 2 only one
+        ([1, 2, 3], "-3", {2, 3}, False),
+        ([1, 2, 3], "+4 -3", {1, 2}, True),
+        ([1, 2, 3], "+4 -3", {1, 4}, False),  # the joint configuration needs two of 1, 2, 3
+        ([1, 2, 3], "+4 -3", {1, 3}, False),  # the new one needs two of 1, 2, 4
+        ([1, 2, 3], "+4 -3", {1, 3, 4}, True),
+        ([1, 2, 3], "+4", {1, 2}, False),
+        ([1, 2, 3], "+4", {1, 2, 3}, True),
+        ([1, 2, 3], "~4", {1, 2}, True),  # learners have no say
+        ([1, 2, 3], "~4", {1, 4}, False),
+        ([1, 2, 3], "~3", {1, 2}, True),
+        ([1], "+2 -1", {1, 2}, True),
+        ([1], "+2 -1", {2}, False),
+        ([1], "+1", {1}, True),  # nothing to do
+        ([1, 2, 3], "", {9}, False),
+    ],
+)
+def test_quorum_after_a_change(voters: list[int], changes: str, healthy: set[int], kept: bool) -> None:
+    steps = [Change(ACTIONS[step[0]], int(step[1:])) for step in changes.split()]
+    assert quorum_after(Configuration.of(voters), steps, healthy) is kept
+
+
+def test_quorum_after_no_valid_change_is_no_question() -> None:
+    with pytest.raises(ConfigurationError, match="at least one voter"):
+        quorum_after(Configuration.of([1]), [Change(Action.REMOVE, 1)], {1})
 
 
 def test_joint_configurations_do_not_nest() -> None:

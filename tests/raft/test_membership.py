@@ -3,8 +3,8 @@
 import pytest
 
 from tests.raft.harness import GROUP, World
-from tests.raft.lone import ELECTION_MS, Lone, append
-from tests.raft.memory_log import log_of_terms
+from tests.raft.lone import ELECTION_MS, Lone, append, only, vote_request
+from tests.raft.memory_log import floor_context, log_of_terms
 from tidelog.raft import (
     Action,
     AppendRequest,
@@ -18,7 +18,9 @@ from tidelog.raft import (
     Reason,
     Refusal,
     Role,
+    TakeOver,
     TimeoutNow,
+    VoteResponse,
 )
 from tidelog.raft.membership import Membership
 
@@ -35,6 +37,13 @@ def remove(node: int) -> Change:
     return Change(Action.REMOVE, node)
 
 
+def admit(world: World, leader: int, *nodes: int) -> None:
+    """Make learners, which may then become voters."""
+    ticket = world.change(leader, *map(learn, nodes))
+    world.run(300)
+    assert world.committed(leader, ticket)
+
+
 def configurations(world: World, node: int) -> list[str]:
     return [
         str(Configuration.decode(entry.data))
@@ -46,10 +55,11 @@ def configurations(world: World, node: int) -> list[str]:
 def test_voter_is_added_through_a_joint_configuration_that_ends_by_itself() -> None:
     world = World([1, 2, 3], extra=[4])
     world.elect(1)
+    admit(world, 1, 4)
     ticket = world.change(1, add(4))
     world.run(300)
-    assert configurations(world, 4) == ["voters=(1 2 3 4) outgoing=(1 2 3)", "voters=(1 2 3 4)"]
-    assert world.answer(1, ticket) == Committed(ticket, 3) if isinstance(ticket, int) else False
+    assert configurations(world, 4)[1:] == ["voters=(1 2 3 4) outgoing=(1 2 3)", "voters=(1 2 3 4)"]
+    assert world.answer(1, ticket) == Committed(ticket, 4) if isinstance(ticket, int) else False
     assert {str(world.group(node).configuration) for node in (1, 2, 3, 4)} == {"voters=(1 2 3 4)"}
 
 
@@ -97,10 +107,11 @@ def test_configuration_reverts_when_its_entry_is_truncated() -> None:
 def test_joint_configuration_needs_both_majorities_to_commit(dead: tuple[int, ...]) -> None:
     world = World([1, 2, 3], extra=[4, 5, 6])
     world.elect(1)
+    admit(world, 1, 4, 5, 6)
     world.crash(*dead)
     ticket = world.change(1, *map(add, (4, 5, 6)), *map(remove, (2, 3)))
-    world.run(500)
-    assert world.group(1).commit == 1
+    world.run(300)
+    assert world.group(1).commit == 2
     assert world.answer(1, ticket) is None
     world.restart(*dead)
     world.run(500)
@@ -131,6 +142,7 @@ def test_joint_configuration_needs_both_majorities_to_elect() -> None:
 def test_one_change_at_a_time() -> None:
     world = World([1, 2, 3], extra=[4, 5])
     world.elect(1)
+    admit(world, 1, 4, 5)
     world.crash(2)
     world.lost = lambda message: message.source in (3, 4)
     first = world.change(1, add(4))
@@ -172,6 +184,7 @@ def test_invalid_change_is_refused_with_the_reason() -> None:
 def test_change_is_refused_at_its_deadline_or_when_leadership_is_lost() -> None:
     world = World([1, 2, 3], extra=[4])
     world.elect(1)
+    admit(world, 1, 4)
     world.isolate(1)
     ticket = world.change(1, add(4), within_ms=50)
     world.run(60)
@@ -181,7 +194,7 @@ def test_change_is_refused_at_its_deadline_or_when_leadership_is_lost() -> None:
     world.run(5_000)
     leader = world.leader
     world.isolate(leader)
-    ticket = world.change(leader, learn(4))
+    ticket = world.change(leader, remove(4))
     world.run(3_000)
     assert world.refused(leader, ticket) is Reason.LEADERSHIP_LOST
 
@@ -189,6 +202,7 @@ def test_change_is_refused_at_its_deadline_or_when_leadership_is_lost() -> None:
 def test_membership_1_2_3_4_3_2_1() -> None:
     world = World([1], extra=[2, 3, 4])
     world.elect(1)
+    admit(world, 1, 2, 3, 4)
     for step, change in enumerate((add(2), add(3), add(4), remove(4), remove(3), remove(2))):
         ticket = world.change(1, change)
         write = world.propose(1, b"%d" % step)
@@ -299,7 +313,7 @@ def test_learner_promoted_after_it_caught_up_keeps_the_group_available() -> None
     world.run(500)
     world.crash(2)
     blocked = world.change(1, add(3))
-    world.run(500)
+    world.run(ELECTION_MS - 100)
     assert world.answer(1, blocked) is None, "the old voters need node 2"
     world.restart(2)
     world.run(500)
@@ -313,6 +327,7 @@ def test_learner_promoted_after_it_caught_up_keeps_the_group_available() -> None
 def test_leader_with_a_full_disk_ends_a_joint_configuration_when_it_has_room() -> None:
     world = World([1, 2, 3], extra=[4])
     world.elect(1)
+    admit(world, 1, 4)
     ticket = world.change(1, add(4))
     world.collect(1)
     world.log(1).accepting = False
@@ -358,6 +373,112 @@ def test_history_of_configurations_keeps_the_last_committed_one_and_all_after_it
     assert membership.in_force == second, "what is committed stays"
     with pytest.raises(ConfigurationError, match="to begin with"):
         Membership([])
+    told = Membership([(5, second), (4, first), (5, first), (9, third)])
+    assert told.base == (5, second), "what its log says before it is history"
+    told.truncated_from(9)
+    assert told.in_force == second
+
+
+# Newcomers
+
+
+def test_newcomer_grants_no_vote_until_its_log_names_it() -> None:
+    for pre in (True, False):
+        for forced in (True, False):
+            node = Lone(configuration=Configuration.of([2, 3]))
+            request = vote_request(5, (9, 4), pre=pre, forced=forced)
+            assert not only(VoteResponse, node.hear(request)).granted
+            named = Configuration.of([2, 3], learners=[1])
+            entry = Entry(1, 1, EntryKind.CONFIGURATION, named.encode())
+            node.hear(AppendRequest(GROUP, 2, 1, 1, 0, 0, [entry], 0, 0))
+            node.now_ms += ELECTION_MS
+            assert only(VoteResponse, node.hear(request)).granted
+
+
+def test_named_by_history_before_what_it_was_told_is_still_a_newcomer() -> None:
+    """Node 1 was a voter once, and removed by the configuration at index 6. Blank again, it reads its own past."""
+    past = Entry(1, 1, EntryKind.CONFIGURATION, Configuration.of([1, 2, 3]).encode())
+    node = Lone(configuration=Configuration.of([2, 3]), configuration_index=6)
+    node.hear(AppendRequest(GROUP, 2, 1, 1, 0, 0, [past], 1, 0))
+    node.now_ms += ELECTION_MS
+    assert not only(VoteResponse, node.hear(vote_request(5, (9, 4)))).granted
+
+
+def test_newcomer_that_takes_over_votes_only_when_its_log_reaches_what_names_it() -> None:
+    named = Configuration.of([2, 3], learners=[1])
+    node = Lone(configuration=Configuration.of([2, 3]))
+    node.hear(TakeOver(GROUP, 2, 1, 4, 5, 3, 7, named, floor_context(7, named), 0))
+    node.now_ms += ELECTION_MS
+    assert not only(VoteResponse, node.hear(vote_request(5, (6, 3)))).granted
+    node.hear(append(5, (5, 3), 3, 4))
+    node.now_ms += ELECTION_MS
+    assert only(VoteResponse, node.hear(vote_request(6, (7, 4)))).granted
+
+
+def test_voter_that_takes_over_keeps_its_vote() -> None:
+    """Else a follower that lags would have to be brought up to date before anyone could be elected."""
+    node = Lone(log_of_terms(1))
+    node.hear(
+        TakeOver(GROUP, 2, 1, 4, 5, 3, 7, Configuration.of([1, 2]), floor_context(7, Configuration.of([1, 2])), 0)
+    )
+    node.now_ms += ELECTION_MS
+    assert only(VoteResponse, node.hear(vote_request(5, (9, 4)))).granted
+
+
+def test_removal_that_is_not_committed_leaves_a_node_its_vote() -> None:
+    removed = Configuration.of([2, 3])
+    node = Lone(log_of_terms(1))
+    entry = Entry(2, 1, EntryKind.CONFIGURATION, removed.encode())
+    node.hear(AppendRequest(GROUP, 2, 1, 1, 1, 1, [entry], 1, 0))
+    node.now_ms += ELECTION_MS
+    assert only(VoteResponse, node.hear(vote_request(2, (2, 1)))).granted
+    node.hear(AppendRequest(GROUP, 2, 1, 2, 2, 1, [], 2, 0))
+    node.now_ms += ELECTION_MS
+    assert not only(VoteResponse, node.hear(vote_request(3, (2, 1), source=3))).granted, (
+        "it is committed, and it is gone"
+    )
+
+
+def test_wiped_node_that_begins_again_blank_cannot_elect_one_that_missed_its_removal() -> None:
+    """Voters 1, 2, 3; 4 takes the place of 3, while 2 lags; then 3 loses its log and begins again.
+
+    Node 2 still believes in 1, 2, 3. With the vote of 3 it would lead, and undo what 1, 3 and 4 have committed.
+    """
+    world = World([1, 2, 3], extra=[4])
+    world.elect(1)
+    admit(world, 1, 4)
+    world.isolate(2)
+    exchange = world.change(1, add(4), remove(3))
+    kept = world.propose(1, b"kept")
+    world.run(300)
+    assert world.committed(1, exchange)
+    assert world.committed(1, kept)
+    world.wipe(3, *world.group(1).committed_configuration)
+    world.crash(1, 4)
+    world.heal()
+    world.run(20 * ELECTION_MS)
+    assert not world.leaders
+    world.restart(1, 4)
+    world.run(5 * ELECTION_MS)
+    assert world.data(world.leader, committed=True) == [b"kept"]
+
+
+@pytest.mark.parametrize("heard", [False, True], ids=["not a member", "a learner that has heard nothing yet"])
+def test_newcomer_is_not_made_a_voter(heard: bool) -> None:
+    """Its vote could be needed for the next election, in which it would hear of itself for the first time."""
+    world = World([1], extra=[2])
+    world.elect(1)
+    if heard:
+        world.isolate(2)
+        world.change(1, learn(2))
+        world.run(100)
+    refusal = world.change(1, add(2))
+    assert isinstance(refusal, Refusal)
+    assert (refusal.reason, refusal.detail) == (Reason.NOT_LEARNED, "nodes [2]")
+    if heard:
+        world.heal()
+        world.run(300)
+        assert isinstance(world.change(1, add(2)), int)
 
 
 def test_removed_follower_does_not_hear_from_the_leader_any_more() -> None:

@@ -17,6 +17,7 @@ from tidelog.wire.batch import Buffer
 from tidelog.wire.frames import RequestHeader, decode_response, encode_request, read_correlation_id
 from tidelog.wire.messages import (
     APIS,
+    PRIVATE_APIS,
     FetchRequest,
     FetchRequestPartition,
     FetchRequestTopic,
@@ -37,7 +38,7 @@ PRODUCE_VERSION = 9
 FETCH_VERSION = 12
 LATEST, EARLIEST, MAX_TIMESTAMP = -1, -2, -3
 
-_KEYS = {api.request: api.key for api in APIS.values()}
+_KEYS = {api.request: api.key for api in (*APIS.values(), *PRIVATE_APIS.values())}
 _SIZE = struct.Struct(">i")
 
 
@@ -69,7 +70,7 @@ class Client:
 
     def header(self, request: object, version: int | None = None) -> RequestHeader:
         key = _KEYS[type(request)]
-        default = {0: PRODUCE_VERSION, 1: FETCH_VERSION}.get(key, APIS[key].max_version)
+        default = {0: PRODUCE_VERSION, 1: FETCH_VERSION}.get(key, (APIS | PRIVATE_APIS)[key].max_version)
         return RequestHeader(key, default if version is None else version, next(self._numbers), "test")
 
     def send_bytes(self, data: Buffer) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import uvloop
 
+from tests.server.many import ClusterWorld
 from tests.server.world import World
 
 TEST_S_MAX = 120.0
@@ -16,6 +17,11 @@ TEST_S_MAX = 120.0
 @pytest.fixture
 def world(tmp_path: Path) -> World:
     return World(tmp_path)
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> ClusterWorld:
+    return ClusterWorld(tmp_path)
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -30,8 +36,9 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
             async with asyncio.timeout(TEST_S_MAX):
                 await function(**arguments)
         finally:
-            if "world" in arguments:
-                await arguments["world"].stop()
+            for name in ("world", "cluster"):
+                if name in arguments:
+                    await arguments[name].stop()
 
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(run())

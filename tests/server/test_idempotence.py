@@ -216,7 +216,7 @@ async def test_a_retry_is_recognised_while_the_leader_still_learns_what_is_commi
         await _accepted(client, numbered(1, sequence))
     stream = server.replica("t").stream
     server = await world.start(world.copy_as_killed(server, "copy"), never_ready=stream)
-    await until(lambda: stream in server.broker.node.replicas and server.broker.node.replicas[stream].leads)
+    await until(lambda: "t" in server.broker.state.topics and server.replica("t").leads)
     assert not server.replica("t").ready
     client = await server.connect()
     client.send_produce("t", numbered(1, 2), timeout_ms=1_000)

@@ -9,6 +9,8 @@ from uuid import UUID
 
 from tests.server.client import WAIT_S, Client
 from tests.server.controlled_disk import ControlledDisk
+from tidelog.cluster import TopicConfig
+from tidelog.raft.settings import NEVER_MS
 from tidelog.server.broker import Broker
 from tidelog.server.listener import Listener
 from tidelog.server.replica import Replica
@@ -38,21 +40,44 @@ class Server:
         self.port = 0
         self._clients: list[Client] = []
         self._stopped = False
-        self.serves_while_starting = False
-        """As a node does that has many streams: some of them are not ready yet when it begins to serve."""
+        self.never_ready: int | None = None
+        """A stream that gets a leader which commits nothing before the disk's syncs are released."""
 
     def _failed(self, error: BaseException) -> None:
         self.failure = self.failure or error
 
     async def start(self) -> None:
         self.port = await self.listener.open("127.0.0.1", 0)
+        if self.never_ready is not None:
+            self._put_off_election(self.never_ready)
         self.starting = asyncio.ensure_future(self.broker.start("127.0.0.1", self.port))
-        if self.serves_while_starting:
-            await self.listener.serve()
-        else:
-            await self.starting
-            await self.listener.serve()
+        await self.starting
+        await self.listener.serve()
+        if self.never_ready is None:
             await self.until_led()
+        else:
+            await self._lead_without_committing(self.never_ready)
+
+    def _put_off_election(self, stream: int) -> None:
+        node, carry = self.broker.node, self.broker.node.carry
+
+        def patiently(number: int, config: TopicConfig) -> Replica:
+            replica = carry(number, config)
+            if number == stream:
+                replica.group._patience.deadline_ms = NEVER_MS
+            return replica
+
+        node.carry = patiently  # type: ignore[method-assign]
+
+    async def _lead_without_committing(self, stream: int) -> None:
+        self.disk.hold_syncs(f"/streams/{stream}/")
+        node = self.broker.node
+
+        def leads() -> bool:
+            node._host.campaign(stream, node._request())
+            return node.replicas[stream].leads
+
+        await until(leads)
 
     async def stop(self) -> None:
         """As the process does it at SIGTERM."""
@@ -62,6 +87,14 @@ class Server:
             await self.starting
             self.listener.close()
             await self.broker.stop()
+
+    async def kill(self) -> None:
+        """Let go of everything at once: nothing is answered, said or handed over any more."""
+        self._stopped = True
+        self.disk.release_syncs()
+        self.starting.cancel()
+        self.listener.close()
+        self.broker.leave()
 
     async def drop_clients(self) -> None:
         for client in self._clients:
@@ -104,7 +137,8 @@ class Server:
 
     async def until_led(self) -> None:
         """Wait until every stream can be read and written."""
-        await until(lambda: all(replica.ready for replica in self.broker.node.replicas.values()))
+        replicas = self.broker.node.replicas
+        await until(lambda: all(r.ready or (not r.leads and r.group.leader) for r in replicas.values()))
 
     async def until_appended(self, topic: str, offset: int, partition: int = 0) -> None:
         """Wait until the stream's log reaches `offset`, durable or not."""
@@ -125,9 +159,7 @@ class World:
         """
         chosen = Settings(data_dir=str(self._folder / folder), **(DEFAULTS | settings))
         server = Server(chosen, ControlledDisk())
-        if never_ready is not None:
-            server.serves_while_starting = True
-            server.disk.hold_syncs(f"/streams/{never_ready}/")
+        server.never_ready = never_ready
         self._servers.append(server)
         await server.start()
         return server

@@ -7,8 +7,8 @@ votes       whom each node voted for in each term
 """
 
 import struct
-from bisect import bisect_right
-from collections.abc import Set
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator, Set
 from dataclasses import dataclass
 
 from tidelog.raft import Configuration, Entry, EntryKind
@@ -52,6 +52,7 @@ class History:
         self.log_start = 0  # the highest committed one
         self.leaders: dict[int, int] = {}
         self.votes: dict[tuple[int, int], int] = {}
+        self.forgotten_votes: set[tuple[int, int, int]] = set()  # (node, term, candidate), given all the same
 
     @property
     def commit_index(self) -> int:
@@ -73,6 +74,15 @@ class History:
         chosen = self.votes.setdefault((node, term), candidate)
         if chosen != candidate:
             raise Violation("one vote a term", f"n{node} voted for n{chosen} and n{candidate} in term {term}")
+
+    def forgot_votes(self, node: int) -> None:
+        for (voter, term), candidate in list(self.votes.items()):
+            if voter == node:
+                del self.votes[voter, term]
+                self.forgotten_votes.add((voter, term, candidate))
+
+    def has_vote_of(self, node: int, term: int, candidate: int) -> bool:
+        return self.votes.get((node, term)) == candidate or (node, term, candidate) in self.forgotten_votes
 
     def entry_appended(self, node: int, previous_term: int, entry: Entry) -> None:
         """An entry came into a log, made there or received. By induction over `previous_term` this is Log Matching."""
@@ -124,14 +134,39 @@ class History:
             self.log_start = max(self.log_start, *LOG_START.unpack(made.data))
         return True
 
-    def configurations(self) -> list[bytes]:
-        """The last committed configuration, if there is one, and all that were made for later places in the log."""
-        made = [(place, entry.data) for place, entry in self.made.items() if entry.kind is EntryKind.CONFIGURATION]
-        committed = [index for (index, term), _ in made if self.committed[index : index + 1] == [term]]
-        last = max(committed, default=0)
+    def configuration(self) -> tuple[int, Configuration] | None:
+        """The last committed configuration and its index; None: the first is in force."""
+        for index in range(self.commit_index, 0, -1):
+            made = self.made[index, self.committed[index]]
+            if made.kind is EntryKind.CONFIGURATION:
+                return index, Configuration.decode(made.data)
+        return None
+
+    def later_configurations(self) -> list[Configuration]:
+        """All that were made for places in the log behind the last committed one."""
+        committed = self.configuration()
+        last = 0 if committed is None else committed[0]
         return [
-            data for (index, term), data in made if index > last or (index == last and term == self.committed[last])
+            Configuration.decode(entry.data)
+            for (index, _), entry in self.made.items()
+            if entry.kind is EntryKind.CONFIGURATION and index > last
         ]
+
+    def committed_data(self) -> Iterator[bytes]:
+        """Every batch that was ever committed, in order."""
+        for index in self.data_indexes:
+            yield self.made[index, self.committed[index]].data
+
+    def index_of_batch(self, offset: int) -> int | None:
+        """Index of the committed batch that begins at `offset`."""
+        place = bisect_left(self.data_offsets, offset)
+        found = place < len(self.data_offsets) and self.data_offsets[place] == offset
+        return self.data_indexes[place] if found else None
+
+    def index_before(self, offset: int) -> int:
+        """Index of the last committed batch that begins before `offset`; 0: none does."""
+        place = bisect_left(self.data_offsets, offset)
+        return self.data_indexes[place - 1] if place else 0
 
     def check_served(self, offset: int, data: bytes) -> int:
         """`data` was served for `offset`: whole committed batches in order, or else; returns the offset behind them."""

@@ -11,6 +11,10 @@
     the newest configuration of a log is in force                 Shadow.has_in_force
     offsets are dense; log start <= high watermark <= log end     History.entry_appended, Invariants.after
     what is acknowledged is committed; reads see it               Invariants.acknowledged, read_answered
+    a replica's watermark is what is committed                    Invariants.took
+    producers are known alike wherever the log is as long         Invariants.took
+    the cluster's state is the same wherever the log is as long   Invariants.command_applied
+    an idempotent producer's batches are there once, in order     Invariants.check_producers
     recovery brings back what was durable, and nothing foreign    Shadow.recovered
 
 Each event touches one node, so only that node is looked at, and of it only what changed.
@@ -28,10 +32,15 @@ from tidelog.raft import (
     VoteRequest,
     VoteResponse,
 )
+from tidelog.cluster import Machine, decode_command, encode_command
+from tidelog.server.replica import Replica
 from tidelog.storage import Store, StreamLog, chunk_bytes
+from tidelog.wire.batch import read_header
+from tidelog.wire.records import read_records
 
 from .disk import SimDisk
 from .history import History, Violation, check, is_quorum
+from .server_parts import producers_state
 from .shadow import Shadow
 
 
@@ -49,6 +58,8 @@ class Invariants:
         self._shadows: dict[tuple[int, int], Shadow] = {}
         self._disks: dict[int, tuple[SimDisk, str]] = {}
         self._read_floors: dict[int, ReadFloor] = {}
+        self._producers: dict[tuple[int, int], bytes] = {}  # (group, index) -> what is known of producers there
+        self._states: dict[int, bytes] = {}  # offset of the cluster's log -> the state before it
 
     def add_node(self, node: int, disk: SimDisk, directory: str) -> None:
         """`directory` is where the node's store is on its `disk`."""
@@ -79,8 +90,9 @@ class Invariants:
         self.shadow(node, log.stream).wrote(log.durable_index)
 
     def left(self, node: int, group: int) -> None:
-        """`node` has deleted its log."""
-        del self._shadows[node, group]
+        """`node` has deleted its log, or lost it, and what it voted with it."""
+        self._shadows.pop((node, group), None)
+        self.history(group).forgot_votes(node)
 
     def after(self, node: int, group: Group, log: StreamLog) -> None:
         """`node` has handled an event; this is one of its groups."""
@@ -134,6 +146,57 @@ class Invariants:
             )
         shadow.start_offset, shadow.high_watermark = start, high_watermark
 
+    # ---- what a node makes of what is committed
+
+    def took(self, node: int, replica: Replica) -> None:
+        """`node` has carried out what its group wants; this is its replica."""
+        log, index = replica.log, replica.group.commit
+        committed = max(log.start_offset, log.offset_after(max(index, log.first_index - 1)))
+        if replica.high_watermark != committed:
+            raise Violation(
+                "a replica's watermark is what is committed",
+                f"n{node} of group {replica.stream}: {replica.high_watermark}, not {committed}",
+            )
+        if index > log.first_index - 1:
+            self.producers_known(node, replica.stream, index, producers_state(replica))
+
+    def producers_known(self, node: int, group: int, index: int, state: bytes) -> None:
+        if self._producers.setdefault((group, index), state) != state:
+            raise Violation("producers are known alike", f"n{node} of group {group} knows others at {index}")
+
+    def command_applied(self, node: int, offset: int, machine: Machine) -> None:
+        """`node` has applied all commands of the cluster's log before `offset`."""
+        self.state_reached(node, offset, encode_command(machine.snapshot()))
+
+    def state_reached(self, node: int, offset: int, state: bytes) -> None:
+        known = self._states.setdefault(offset, state)
+        if known != state:
+            raise Violation(
+                "the cluster's state is the same everywhere", f"n{node} at offset {offset} has {state!r}, not {known!r}"
+            )
+
+    def check_replay(self, group: int, machine: Machine) -> None:
+        """All that was ever committed, from the start, gives the state that nodes have which began at a snapshot."""
+        replayed = Machine()
+        for data in self.history(group).committed_data():
+            for record in read_records(data):
+                replayed.apply(decode_command(record.value or b""))
+        if encode_command(replayed.snapshot()) != encode_command(machine.snapshot()):
+            raise Violation("replay gives the same state", f"{machine.state.to_json()}")
+
+    def check_producers(self, group: int) -> None:
+        follow: dict[int, int] = {}
+        for data in self.history(group).committed_data():
+            header = read_header(data)
+            if header.producer_id >= 0:
+                expected = follow.get(header.producer_id, 0)
+                check(
+                    header.base_sequence == expected,
+                    "an idempotent producer's batches are there once, in order",
+                    f"group {group}, producer {header.producer_id}: {header.base_sequence} instead of {expected}",
+                )
+                follow[header.producer_id] = expected + header.record_count
+
     # ---- what a node says
 
     def sent(self, envelope: Envelope, store: Store) -> None:
@@ -165,10 +228,12 @@ class Invariants:
 
     # ---- what clients see
 
-    def acknowledged(self, group: int, index: int, value: bytes) -> None:
-        """A client is told that its batch with `value` is committed at `index`."""
+    def acknowledged(self, group: int, offset: int, value: bytes) -> None:
+        """A client is told that its batch with `value` is committed and begins at `offset`."""
         history = self.history(group)
-        check(index <= history.commit_index, "what is acknowledged is committed", f"group {group}, index {index}")
+        index = history.index_of_batch(offset)
+        if index is None:
+            raise Violation("what is acknowledged is committed", f"group {group}, offset {offset}: {value!r}")
         made = history.made[index, history.committed[index]]
         check(value in made.data, "an acknowledgement names the batch", f"group {group}: {value!r} is not at {index}")
         floor = self._read_floors[group]
@@ -178,14 +243,18 @@ class Invariants:
         self.history(group)
         return self._read_floors[group]
 
-    def read_answered(self, group: int, floor: ReadFloor, index: int, log: StreamLog, offset: int) -> None:
-        """A read that was asked when `floor` held is served at `index` from `log`; `offset` is what it reads."""
-        check(index >= floor.index, "reads are linearizable", f"group {group}: {index} after {floor.index}")
+    def read_answered(self, group: int, floor: ReadFloor, replica: Replica, offset: int) -> None:
+        """A read that was asked when `floor` held is served up to the replica's watermark; `offset` is what it reads."""
+        log, end = replica.log, replica.high_watermark
+        history = self.history(group)
+        seen = history.next_offset(floor.index)
+        check(end >= seen, "reads are linearizable", f"group {group}: up to {end}, after {seen}")
         check(
             log.start_offset >= floor.start_offset,
             "the earliest offset never falls",
             f"group {group}: {log.start_offset} after {floor.start_offset}",
         )
+        index = history.index_before(end)
         now = self._read_floors[group]
         self._read_floors[group] = ReadFloor(max(now.index, index), max(now.start_offset, log.start_offset))
         self.check_content(group, index, log, offset)

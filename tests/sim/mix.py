@@ -23,6 +23,7 @@ KINDS: dict[str, dict[str, int]] = {
     "crashes": {"power_cut": 4, "kill": 4, "die_in_write": 8, "all_die": 1},
     "partitions": {"depose": 6, "isolate": 2, "split": 2, "one_way_cut": 4, "heal": 2, "weather": 1, "slow_disk": 2},
     "members": {"change_members": 16, "leave": 2, "power_cut": 1, "depose": 4, "transfer": 1},
+    "lost disks": {"lose_disk": 4, "change_members": 8, "leave": 2, "depose": 3, "kill": 1, "trim": 1, "heal": 1},
     "full disks": {"disk_full": 6, "disk_freed": 2, "die_in_write": 1, "trim": 2, "power_cut": 1},
     "bad disks": {"sync_failure": 4, "die_in_write": 3, "slow_disk": 2},
     "clocks": {"clock_jump": 4, "leap": 4, "tempt": 4, "depose": 2, "slow_disk": 2},
@@ -30,7 +31,7 @@ KINDS: dict[str, dict[str, int]] = {
     "trimming": {"trim": 4, "outrun": 6, "die_in_write": 2, "kill": 1, "depose": 2, "change_members": 2},
     "everything": {
         "power_cut": 2, "kill": 2, "die_in_write": 3, "all_die": 1, "depose": 4, "isolate": 1, "split": 1, "heal": 3,
-        "one_way_cut": 2, "weather": 2, "change_members": 4, "leave": 1, "disk_full": 2, "disk_freed": 1,
+        "one_way_cut": 2, "weather": 2, "change_members": 4, "leave": 1, "lose_disk": 1, "disk_full": 2, "disk_freed": 1,
         "sync_failure": 1, "slow_disk": 1, "clock_jump": 2, "leap": 1, "tempt": 1, "usurp": 1, "transfer": 2,
         "trim": 2, "outrun": 1,
     },
@@ -50,6 +51,7 @@ class Mix:
     faults: dict[str, int]
     direct: bool  # whether the disks take O_DIRECT
     drift_max: float  # of a node's clock
+    cluster_group: int  # the group that is the cluster's own log; 0: none is
     raft: RaftSettings
     storage: StorageSettings
 
@@ -73,6 +75,7 @@ def mix_of(seed: int) -> Mix:
         drift_max=rng.choice((0.0, 0.01, 0.045)),  # a fast and a slow one keep within clock_drift_max
         raft=_raft(rng),
         storage=_storage(rng),
+        cluster_group=rng.choice((0, 1)),
     )
 
 

@@ -1,8 +1,9 @@
-"""One simulated node: the real `Host` over the real `Store`, on a simulated disk and clock.
+"""One simulated node: the real `Host` over the real `Store`, on a simulated disk and clock, and the server's replicas.
 
 A node has one life after another; between them it is down, and only its disk remains. What happens on its loop (a
-message, a request, a timer, a report of its disk) ends with a turn: poll the host, check the invariants, do what the
-host wants. Storage's threads are events of their own (`threads`).
+message, a request, a timer, a report of its disk) is followed by a turn, at once or after more has happened: propose
+what was gathered, poll the host, check the invariants, do what the host wants. Storage's threads are events of their
+own (`threads`).
 """
 
 import errno
@@ -10,37 +11,29 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from random import Random
 
-from tidelog.raft import (
-    Answer,
-    AppendRequest,
-    Buffer,
-    Change,
-    Configuration,
-    Entry,
-    EntryKind,
-    Envelope,
-    Group,
-    HardState,
-    Host,
-    Refusal,
-)
+from tidelog.cluster import Applied, Command
+from tidelog.raft import AppendRequest, Change, Configuration, Entry, Envelope, Group, HardState, Host
+from tidelog.server.cluster_log import ClusterLog
+from tidelog.server.replica import Done, Replica
 from tidelog.storage import Store, StoredVote, StreamLog, SyncFailedError, WriterFailedError
 
 from .clock import Clock
 from .disk import SimDisk, SimulatedCrash
-from .history import LOG_START, Violation
 from .invariants import Invariants
 from .mix import Mix
 from .network import Network
 from .observed_log import ObservedLog
 from .scheduler import MILLISECOND, Event, Scheduler
+from .server_parts import make_cluster_log, make_replica
 from .threads import SimThreads
 
 DIRECTORY = "data"
 REPORT_DELAY = MILLISECOND // 3  # mean time until the loop hears what storage's threads have done
+BUSY = 0.2  # how often more happens on the loop before it turns
+BUSY_TIME = MILLISECOND // 2
 
-
-Answered = Callable[[Answer | Refusal], None]
+Told = tuple[int, Configuration]
+"""The configuration that a replica begins with, and its index."""
 
 
 class SimNode:
@@ -59,7 +52,9 @@ class SimNode:
         self.disk = SimDisk(rng, direct=mix.direct)
         self.clock = Clock(rng, scheduler.now, mix.drift_max)
         self.life = 0
-        self.groups: dict[int, Configuration] = {}  # that it should carry, with the configuration each began with
+        self.groups: dict[int, Told] = {}  # that it should carry, with the configuration that each began with
+        self.replicas: dict[int, Replica] = {}
+        self.cluster_log: ClusterLog | None = None
         self._mix = mix
         self._scheduler = scheduler
         self._network = network
@@ -68,8 +63,8 @@ class SimNode:
         self._died = died
         self._host: Host | None = None
         self._store: Store | None = None
-        self._requests: dict[tuple[int, int], Answered] = {}  # by group and ticket
-        self._applied: dict[int, int] = {}
+        self._gathering: list[Replica] = []
+        self._turn_planned = False
         self._wake_up: Event | None = None
         self._reporting = False
         invariants.add_node(number, self.disk, DIRECTORY)
@@ -105,9 +100,7 @@ class SimNode:
         return self.store.streams[group]
 
     def high_watermark(self, group: int) -> int:
-        """A log start is committed when it is set; after a restart it may be all that is known."""
-        log = self.log(group)
-        return max(log.start_offset, log.offset_after(self.host.group(group).commit))
+        return self.replicas[group].high_watermark
 
     # ---- life and death
 
@@ -116,7 +109,7 @@ class SimNode:
         assert not self.alive
         self.life += 1
         self.disk.restart()
-        self._reporting = False
+        self._reporting = self._turn_planned = False
         self._loop_event(self._boot)
 
     def _boot(self) -> None:
@@ -126,23 +119,37 @@ class SimNode:
         for group in list(store.streams):
             if group not in self.groups:
                 store.delete_stream(group)  # it left the group, and died before that was done
-        for group, configuration in self.groups.items():
-            self._carry(store.streams.get(group) or store.create_stream(group, configuration.encode()))
+        for group, told in self.groups.items():
+            self._carry(store.streams.get(group) or store.create_stream(group, told[1].encode()), told)
         self._threads = SimThreads(store, self.disk, self._rng, self._later)
 
-    def _carry(self, log: StreamLog) -> None:
+    def _carry(self, log: StreamLog, told: Told) -> None:
         self._invariants.recovered(self.number, log)
-        observed = ObservedLog(log, self._invariants.shadow(self.number, log.stream))
+        shadow = self._invariants.shadow(self.number, log.stream)
         configurations = [(index, Configuration.decode(content)) for index, content in log.configurations()]
+        if told[0] > log.last_index:
+            configurations.insert(0, told)
+            shadow.told()
         vote = self.store.vote(log.stream)
-        self._applied[log.stream] = log.first_index - 1
-        self.host.add(log.stream, observed, HardState(vote.term, vote.vote), configurations, self.now_ms)
+        hard_state = HardState(vote.term, vote.vote)
+        group = self.host.add(log.stream, ObservedLog(log, shadow), hard_state, configurations, self.now_ms)
+        replica = make_replica(log, group, self.host, lambda: self.now_ms, self._gathering.append)
+        self.replicas[log.stream] = replica
+        if log.stream == self._mix.cluster_group:
+            self.cluster_log = make_cluster_log(self._command_applied)
+            self.cluster_log.attach(replica)
 
-    def join(self, group: int, configuration: Configuration) -> None:
-        """Carry one more group, with an empty log that begins under `configuration`."""
-        self.groups[group] = configuration
+    def _command_applied(self, command: Command, applied: Applied) -> None:
+        assert self.cluster_log is not None
+        self._invariants.command_applied(self.number, self.cluster_log.offset, self.cluster_log.machine)
+
+    def join(self, group: int, told: Told) -> None:
+        """Carry one more group, with an empty log that begins under the configuration it is told."""
+        if group in self.groups:
+            return
+        self.groups[group] = told
         if self.alive and group not in self.store.streams:
-            self._loop_event(lambda: self._carry(self.store.create_stream(group, configuration.encode())))
+            self._loop_event(lambda: self._carry(self.store.create_stream(group, told[1].encode()), told))
 
     def leave(self, group: int) -> None:
         """Carry a group no longer, and delete its log."""
@@ -150,9 +157,11 @@ class SimNode:
         self._loop_event(lambda: self._delete(group))
 
     def _delete(self, group: int) -> None:
-        for answer in self.host.remove(group, self.now_ms).answers:
-            self._answered(group, answer)
+        effects = self.host.remove(group, self.now_ms)
         self.store.delete_stream(group)
+        self.replicas.pop(group).close(effects)
+        if group == self._mix.cluster_group:
+            self.cluster_log = None
         self._invariants.left(self.number, group)
 
     def cut_power(self) -> None:
@@ -163,9 +172,22 @@ class SimNode:
         self.disk.kill()
         self._stop()
 
+    def lose_disk(self) -> list[int]:
+        """The node dies, and when it starts again it is with an empty disk; returns what it carried."""
+        if self.alive:
+            self.kill()
+        self.disk = SimDisk(self._rng, direct=self._mix.direct)
+        self.disk.kill()
+        self._invariants.add_node(self.number, self.disk, DIRECTORY)
+        lost, self.groups = list(self.groups), {}
+        for group in lost:
+            self._invariants.left(self.number, group)
+        return lost
+
     def _stop(self) -> None:
-        self._host = self._store = None
-        self._requests.clear()  # whoever asked will never know
+        self._host = self._store = self.cluster_log = None
+        self.replicas = {}  # whoever waits for an answer will never get one
+        self._gathering = []
         if self._wake_up is not None:
             self._wake_up.cancel()
             self._wake_up = None
@@ -190,7 +212,10 @@ class SimNode:
 
         def act_and_turn() -> None:
             action()
-            self._turn()
+            if self._rng.random() < BUSY:
+                self._turn_later()
+            else:
+                self._turn()
 
         self._event(act_and_turn)
 
@@ -220,19 +245,12 @@ class SimNode:
 
     # ---- requests; each is answered once, unless the node dies first
 
-    def propose(
-        self, group: int, kind: EntryKind, data: Sequence[Buffer], deadline_ms: int, answered: Answered
-    ) -> None:
-        self._request(group, lambda: self.host.propose(group, kind, data, deadline_ms, self.now_ms), answered)
+    def request(self, group: int, ask: Callable[[Replica], object]) -> None:
+        """Something is asked of a replica."""
+        self._loop_event(lambda: ask(self.replicas[group]))
 
-    def move_log_start(self, group: int, offset: int, deadline_ms: int, answered: Answered) -> None:
-        self.propose(group, EntryKind.LOG_START, [LOG_START.pack(offset)], deadline_ms, answered)
-
-    def read(self, group: int, deadline_ms: int, answered: Answered) -> None:
-        self._request(group, lambda: self.host.read(group, deadline_ms, self.now_ms), answered)
-
-    def change_members(self, group: int, changes: Sequence[Change], deadline_ms: int, answered: Answered) -> None:
-        self._request(group, lambda: self.host.change_membership(group, changes, deadline_ms, self.now_ms), answered)
+    def change_members(self, group: int, changes: Sequence[Change], deadline_ms: int, done: Done) -> None:
+        self.request(group, lambda replica: replica.change_members(changes, deadline_ms, done))
 
     def campaign(self, group: int) -> None:
         self._loop_event(lambda: self.host.campaign(group, self.now_ms))
@@ -240,26 +258,18 @@ class SimNode:
     def transfer(self, group: int, target: int) -> None:
         self._loop_event(lambda: self.host.transfer_leadership(group, target, self.now_ms))
 
-    def _request(self, group: int, ask: Callable[[], int | Refusal], answered: Answered) -> None:
-        def request() -> None:
-            ticket = ask()
-            if isinstance(ticket, Refusal):
-                answered(ticket)
-            else:
-                self._requests[group, ticket] = answered
-
-        self._loop_event(request)
-
-    def _answered(self, group: int, answer: Answer) -> None:
-        answered = self._requests.pop((group, answer.ticket), None)
-        if answered is None:
-            raise Violation("each request has one answer", f"{self}, group {group}: {answer} to no request")
-        answered(answer)
-
     # ---- the loop
 
+    def _turn_later(self) -> None:
+        if not self._turn_planned:
+            self._turn_planned = True
+            self._later(self._rng.randint(0, BUSY_TIME), self._turn, "turns")
+
     def _turn(self) -> None:
+        self._turn_planned = False
         host, store = self.host, self.store
+        while self._gathering:
+            self._gathering.pop(0).propose_gathered()
         work = host.poll(self.now_ms)
         for group, log in store.streams.items():
             self._invariants.after(self.number, host.group(group), log)  # before anybody hears of it
@@ -269,21 +279,13 @@ class SimNode:
         for group, effects in work.groups:
             if effects.hard_state is not None:
                 store.save_vote(group, StoredVote(effects.hard_state.term, effects.hard_state.vote))
-            if effects.commit is not None:
-                self._apply(group, effects.commit)
-            for answer in effects.answers:
-                self._answered(group, answer)
+            self.replicas[group].take(effects)
+            self._invariants.took(self.number, self.replicas[group])
             if host.group(group).asleep:
                 self.log(group).settle()
+        if self._gathering:
+            self._turn_later()
         self._set_wake_up()
-
-    def _apply(self, group: int, commit: int) -> None:
-        """Entries of the log's own: a committed log start takes effect."""
-        log = self.log(group)
-        for entry in log.own_entries(max(self._applied[group] + 1, log.first_index), commit):
-            if entry.kind is EntryKind.LOG_START:
-                log.trim(LOG_START.unpack(entry.data)[0], commit)
-        self._applied[group] = commit
 
     def _set_wake_up(self) -> None:
         deadline_ms = self.host.next_deadline_ms()

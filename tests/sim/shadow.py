@@ -103,6 +103,10 @@ class Shadow:
         self.durable = index - 1  # until it is told otherwise, a crash may bring the old log back
         self.configurations.clear()  # it is told of one that may be newer than its log
 
+    def told(self) -> None:
+        """It begins under a configuration that is newer than its log."""
+        self.configurations.clear()
+
     def wrote(self, durable: int) -> None:
         """It is told that its log is durable up to here. Only its disk knows whether that is true."""
         check(durable <= self.last, "durable is within the log", f"{self}: {durable} of {self.last}")
@@ -127,7 +131,7 @@ class Shadow:
     def elected(self, term: int, configuration: Configuration) -> None:
         history = self.history
         history.elected(self.node, term)
-        voted = {node for node in configuration.members if history.votes.get((node, term)) == self.node} | {self.node}
+        voted = {node for node in configuration.members if history.has_vote_of(node, term, self.node)} | {self.node}
         if not is_quorum(voted, configuration):
             raise Violation("leaders are elected", f"{self} leads term {term} with votes of {voted} in {configuration}")
         index = history.last_committed_before(term)

@@ -17,9 +17,9 @@ def _random_steps(machine: Machine, rng: random.Random, count: int) -> None:
         match rng.choices(
             [
                 *("append", "append_many", "own", "write", "write_only", "house"),
-                *("truncate", "trim", "vote", "settle", "take_over"),
+                *("truncate", "trim", "vote", "settle", "take_over", "roll"),
             ],
-            [30, 10, 5, 20, 10, 15, 6, 6, 4, 4, 1],
+            [30, 10, 5, 20, 10, 15, 6, 6, 4, 4, 1, 4],
         )[0]:
             case "append":
                 machine.append(rng.choice([10, 100, 700, 2500]))
@@ -41,6 +41,8 @@ def _random_steps(machine: Machine, rng: random.Random, count: int) -> None:
                 machine.cast_vote(StoredVote(machine.term, rng.choice([None, 1, 2, 3])))
             case "settle":
                 log.settle()
+            case "roll":
+                log.roll()
             case "take_over":
                 machine.take_over(log.last_index + rng.randrange(1, 50), log.next_offset + rng.randrange(100))
             case _:

@@ -3,17 +3,20 @@
 import pytest
 from crc32c import crc32c
 
-from tests.sim.disk import SimDisk
+from tests.sim.disk import SimDisk, SimulatedCrash
 from tests.storage.world import (
     DIRECTORY,
     EntryKind,
+    after_a_power_cut,
     batch,
     files_of,
     folder_of,
     killed,
     new_disk,
+    offsets_of,
     open_store,
     power_cut,
+    read_batches,
     read_path,
     remove,
     reopened,
@@ -25,6 +28,7 @@ from tests.storage.world import (
 )
 from tidelog.storage import CorruptDataError, DirectoryLockedError, FormatVersionError, StorageError, StoredVote
 from tidelog.storage.segment import ACTIVE_SUFFIX
+from tidelog.storage.small_file import encode_json
 
 
 def _node(disk: SimDisk) -> None:
@@ -185,3 +189,100 @@ def test_the_log_start_never_moves_back_and_never_behind_the_end() -> None:
     rest(store)
     power_cut(disk)
     assert open_store(disk).streams[5].start_offset == 7
+
+
+# The directory's own id
+
+
+def test_the_directory_keeps_its_id_and_another_one_has_another() -> None:
+    disk = new_disk()
+    drawn = open_store(disk).directory_id
+    assert len(bytes.fromhex(drawn)) == 16
+    power_cut(disk)
+    assert open_store(disk, seed=99).directory_id == drawn
+    assert open_store(new_disk(), seed=2).directory_id != drawn
+
+
+def test_a_directory_without_an_id_gets_one_that_lasts() -> None:
+    for step in range(20):
+        disk = new_disk(step)
+        _node(disk)
+        replace(disk, f"{DIRECTORY}/node.json", encode_json({"format": 1}))
+        killed(disk)
+        disk.crash_after(step)
+        told: list[str] = []
+        try:
+            told.append(open_store(disk, seed=7).directory_id)
+            disk.disarm()
+        except SimulatedCrash:
+            pass
+        power_cut(disk)
+        store = open_store(disk, seed=8)
+        assert store.directory_id
+        assert told in ([], [store.directory_id])
+        assert list(store.streams) == [5]
+
+
+# Streams that begin elsewhere than at 0
+
+
+def test_a_restored_stream_begins_at_its_offset() -> None:
+    disk = new_disk()
+    store = open_store(disk)
+    log = store.create_stream(5, b"three nodes", start_offset=1000)
+    assert (log.start_offset, log.next_offset, log.first_index, log.offset_after(0)) == (1000, 1000, 1, 1000)
+    write(store)
+    power_cut(disk)
+    store = open_store(disk)
+    log = store.streams[5]
+    assert (log.start_offset, log.next_offset) == (1000, 1000)
+    log.append_new(1, EntryKind.NOOP, [b""])
+    log.append_new(1, EntryKind.DATA, [batch(records=3), batch()])
+    rest(store)
+    for each in (log, reopened(disk).streams[5]):
+        assert (each.start_offset, each.next_offset, each.last_index) == (1000, 1004, 3)
+        assert offsets_of(read_batches(each, 1000, 3, 10**6)) == [1000, 1003]
+        assert each.end_of_term(1) == (1, 1004)
+        assert each.end_of_term(0) == (0, 1000)
+
+
+# What a replica learns when it begins anew behind another's floor
+
+
+def test_a_take_over_brings_the_saved_application_with_it() -> None:
+    source_store = open_store(new_disk(3))
+    source = source_store.create_stream(5, b"base")
+    source.append_new(1, EntryKind.CONFIGURATION, [b"second"])
+    source.append_new(2, EntryKind.DATA, [batch() for _ in range(4)])
+    source.roll()
+    source.append_new(2, EntryKind.DATA, [batch() for _ in range(4)])
+    rest(source_store)
+    source.save_application(9, b"producers up to 9")
+    source.trim(4, 9)
+    rest(source_store)
+    assert source.first_index == 6
+
+    for seed in range(4):
+        disk = new_disk(seed)
+        store = open_store(disk)
+        log = store.create_stream(5, b"base")
+        log.save_application(0, b"what was known before")
+        rest(store)
+        log.take_over(5, 2, source.takeover_context())
+        assert log.application == (9, b"producers up to 9")
+        write(store)
+        store = after_a_power_cut(disk)
+        log = store.streams[5]
+        assert log.application == (9, b"producers up to 9")
+        assert log.configurations() == [(1, b"second")]
+        assert (log.last_index, log.next_offset, log.start_offset) == (5, 4, 4)
+        log.append_received(source.entries(6, 9, 10**6))
+        rest(store)
+        assert state_of(reopened(disk).streams[5]) == state_of(source)
+
+
+def test_a_context_of_another_version_is_refused() -> None:
+    log = open_store(new_disk()).create_stream(5, b"base")
+    with pytest.raises(FormatVersionError, match="context has version 2; this one reads 1"):
+        log.take_over(5, 2, b"\2" + log.takeover_context()[1:])
+    assert log.last_index == 0

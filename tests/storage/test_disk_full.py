@@ -339,16 +339,35 @@ def test_full_when_the_journal_of_votes_must_be_replaced_waits_and_reports_no_vo
     assert (store.vote(1), store.vote(2)) == (StoredVote(5, 5), StoredVote(4, 4))
 
 
-def test_a_stream_that_finds_no_room_to_be_created_can_be_created_later() -> None:
+@pytest.mark.parametrize("left", range(0, 6 * 4096, 512))
+def test_a_stream_that_finds_no_room_to_be_created_is_created_later(left: int) -> None:
+    disk = new_disk()
+    store = _store_and_log(disk)
+    _full(disk, left)
+    log = store.create_stream(9, b"")
+    log.append_new(1, EntryKind.DATA, [sized_batch(5000)])
+    for _ in range(3):
+        write(store)
+    assert log.full == (log.durable_index == 0)
+    assert log.full or left > 4096
+    _room(disk)
+    rest(store)
+    assert (log.full, log.durable_index) == (False, 1)
+    assert reopened(disk).streams[9].last_index == 1
+
+
+def test_a_stream_that_finds_no_room_to_be_created_can_be_deleted() -> None:
     disk = new_disk()
     store = _store_and_log(disk)
     _full(disk)
-    with pytest.raises(OSError, match="No space left"):
-        store.create_stream(9, b"")
-    _room(disk)
     store.create_stream(9, b"").append_new(1, EntryKind.DATA, [batch()])
+    write(store)
+    store.delete_stream(9)
     rest(store)
-    assert reopened(disk).streams[9].last_index == 1
+    assert not store.writer.has_held_work
+    assert store.deleting == set()
+    _room(disk)
+    assert list(reopened(disk).streams) == [5]
 
 
 @pytest.mark.parametrize("seed", range(12))

@@ -2,6 +2,7 @@
 
 import dataclasses
 import random
+import struct
 from dataclasses import dataclass, field
 
 import pytest
@@ -165,7 +166,7 @@ class StoreMachine(RuleBasedStateMachine):
         model.committed = max(model.committed, model.durable)
         start = int(model.start_offset + part * (model.offset_after(model.committed) - model.start_offset))
         log.trim(start, model.committed)
-        if start <= model.start_offset:
+        if start < model.start_offset:
             return
         model.start_offset = start
         assert log.first_index == model.first_index or log.offset_after(log.first_index - 1) <= start
@@ -184,7 +185,7 @@ class StoreMachine(RuleBasedStateMachine):
     def take_over(self, stream: int, ahead: int, offsets: int) -> None:
         log, model = self.pair(stream)
         index, term, offset = model.last_index + ahead, model.last_term + 1, model.next_offset + offsets
-        context = offset.to_bytes(8, "big") + index.to_bytes(8, "big") + b"taken over"
+        context = struct.pack(">BQQQI", 1, offset, index, index + 5, 10) + b"taken over" + b"producers"
         log.take_over(index, term, context)
         self.models[stream] = Model(
             first_index=index + 1,
@@ -196,6 +197,11 @@ class StoreMachine(RuleBasedStateMachine):
             committed=index,
         )
         assert log.takeover_context() == context
+        assert log.application == (index + 5, b"producers")
+
+    @rule(stream=st.sampled_from(STREAMS))
+    def roll(self, stream: int) -> None:
+        self.store.streams[stream].roll()
 
     @rule(stream=st.sampled_from(STREAMS))
     def settle(self, stream: int) -> None:

@@ -1,5 +1,6 @@
 """A power cut in every single step of each operation on files: the log is then the one before, or the one after."""
 
+import struct
 from collections.abc import Callable
 
 import pytest
@@ -273,7 +274,7 @@ def test_taking_over_from_another_replica() -> None:
 
     def take_over(store: Store) -> None:
         log = store.streams[STREAM]
-        log.take_over(6, 4, (500).to_bytes(8, "big") + (3).to_bytes(8, "big") + b"new")
+        log.take_over(6, 4, struct.pack(">BQQQI", 1, 500, 3, 8, 3) + b"new" + b"producers")
         log.append_new(4, EntryKind.DATA, [batch(b"taken over")])
         rest(store)
 
@@ -283,11 +284,13 @@ def test_taking_over_from_another_replica() -> None:
         if log.first_index == 1:
             assert found == states["before"]
             assert log.configurations() == [(0, b"three nodes")]
+            assert log.application == (0, b"")
         else:
             assert (found.floor, log.start_offset) == (6, 500)
             assert len(found.entries) <= 1
             assert log.term_at(6) == 4
             assert log.configurations() == [(3, b"new")]
+            assert log.application == (8, b"producers")
         _check_usable(store)
         rest(store)
 

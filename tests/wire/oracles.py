@@ -18,7 +18,7 @@ from collections.abc import Callable
 from functools import cache
 from typing import Any, NamedTuple
 
-from kio.index import UnknownEntity, load_request_schema, load_response_schema
+from kio.index import UnknownAPIKey, UnknownEntity, load_request_schema, load_response_schema
 from kio.serial import entity_reader, entity_writer
 
 from tidelog.wire.codec_fields import Field, Kind, fields_of
@@ -140,7 +140,7 @@ def kio_schema(api: Api, cls: type[Any], version: int) -> Any:
     load: Any = load_request_schema if cls is api.request else load_response_schema
     try:
         return load(api.key, version)
-    except UnknownEntity:
+    except (UnknownAPIKey, UnknownEntity):
         return None
 
 

@@ -12,14 +12,14 @@ import hypothesis.strategies as st
 
 from tidelog.wire.codec_fields import Field, Kind, fields_of
 from tidelog.wire.errors import ErrorCode
-from tidelog.wire.messages import APIS, Api
+from tidelog.wire.messages import APIS, PRIVATE_APIS, Api
 
 LIST_MAX = 2  # elements; depth multiplies them
 
-# Every (request or response, version) that is advertised, as test parameters.
+# Every (request or response, version) that is spoken, as test parameters.
 MESSAGES: list[tuple[Api, type[Any], int]] = [
     (api, cls, version)
-    for api in APIS.values()
+    for api in (*APIS.values(), *PRIVATE_APIS.values())
     for cls in (api.request, api.response)
     for version in range(api.min_version, api.max_version + 1)
 ]
@@ -68,6 +68,8 @@ def _fixed(field: Field) -> st.SearchStrategy[Any]:
         return st.booleans()
     if field.name.endswith("error_code"):
         return _ERROR_CODES
+    if field.code == "H":
+        return st.sampled_from([0, 1, 9092, 0xFFFF]) | st.integers(0, 0xFFFF)
     bits = _INTEGER_BITS[field.code]
     if bits == 64 and field.name.endswith("_ms"):
         return st.sampled_from([-1, 0, 1, 1_700_000_000_123, _MILLISECONDS_MAX])

@@ -9,7 +9,15 @@ from hypothesis import strategies as st
 
 from tidelog.wire.fetch import FLEXIBLE_SINCE, TOPIC_ID_SINCE, PartitionAnswer, write_fetch_answer
 from tidelog.wire.frames import RequestHeader, encode_response
-from tidelog.wire.messages import APIS, FetchResponse, FetchResponsePartition, FetchResponseTopic, LeaderIdAndEpoch
+from tidelog.wire.messages import (
+    APIS,
+    FetchDivergingEpoch,
+    FetchResponse,
+    FetchResponsePartition,
+    FetchResponseTopic,
+    LeaderIdAndEpoch,
+    NodeEndpoint,
+)
 
 VERSIONS = range(APIS[1].max_version + 1)
 EXAMPLES = max(10, settings().max_examples // 4)
@@ -29,11 +37,14 @@ _ANSWERS = st.builds(
     records=_PIECES,
     preferred_replica=_INT32,
     leader=st.none() | _LEADERS,
+    diverging=st.none() | st.tuples(_INT32, _INT64).filter(lambda diverging: diverging != (-1, -1)),
 )
+_ENDPOINTS = st.lists(st.tuples(_INT32, _NAMES, _INT32, st.none() | _NAMES), max_size=3)
 
 
-def _table(version: int, topics: Any, error: int, throttle_ms: int) -> FetchResponse:
+def _table(version: int, topics: Any, error: int, throttle_ms: int, endpoints: Any) -> FetchResponse:
     response = FetchResponse(throttle_time_ms=throttle_ms, error_code=error, session_id=0)
+    response.node_endpoints = [NodeEndpoint(node_id=n, host=h, port=p, rack=r) for n, h, p, r in endpoints]
     for name, answers in topics:
         named: dict[str, Any] = {"topic_id": name} if version >= TOPIC_ID_SINCE else {"topic": name}
         partitions = [
@@ -43,6 +54,7 @@ def _table(version: int, topics: Any, error: int, throttle_ms: int) -> FetchResp
                 high_watermark=answer.high_watermark,
                 last_stable_offset=answer.high_watermark,
                 log_start_offset=answer.start_offset,
+                diverging_epoch=None if answer.diverging is None else _diverging(answer.diverging),
                 current_leader=None if answer.leader is None else _leader(answer.leader),
                 aborted_transactions=[],
                 preferred_read_replica=answer.preferred_replica,
@@ -58,6 +70,10 @@ def _leader(leader: tuple[int, int]) -> LeaderIdAndEpoch:
     return LeaderIdAndEpoch(leader_id=leader[0], leader_epoch=leader[1])
 
 
+def _diverging(diverging: tuple[int, int]) -> FetchDivergingEpoch:
+    return FetchDivergingEpoch(epoch=diverging[0], end_offset=diverging[1])
+
+
 @pytest.mark.parametrize("version", VERSIONS)
 @given(data=st.data())
 @settings(max_examples=EXAMPLES)
@@ -65,9 +81,10 @@ def test_an_answer_has_the_bytes_of_its_table(version: int, data: st.DataObject)
     names = st.uuids() if version >= TOPIC_ID_SINCE else _NAMES
     topics = data.draw(st.lists(st.tuples(names, st.lists(_ANSWERS, max_size=3)), max_size=3))
     error, throttle_ms, correlation_id = data.draw(_INT16), data.draw(_INT32), data.draw(_INT32)
+    endpoints = data.draw(_ENDPOINTS)
     header = RequestHeader(1, version, correlation_id)
-    expected = b"".join(encode_response(header, _table(version, topics, error, throttle_ms)))
-    same = b"".join(write_fetch_answer(version, correlation_id, topics, error, throttle_ms)) == expected
+    expected = b"".join(encode_response(header, _table(version, topics, error, throttle_ms, endpoints)))
+    same = b"".join(write_fetch_answer(version, correlation_id, topics, error, throttle_ms, endpoints)) == expected
     assert same  # alone: to show how so much differs takes pytest minutes
 
 

@@ -168,6 +168,8 @@ def test_an_answer_to_another_request_is_refused() -> None:
 
 def test_kafka_python_frames_requests_and_responses_as_we_do() -> None:
     for api, cls, version in MESSAGES:
+        if cls.__name__ not in KAFKA_PYTHON_CLASSES:
+            continue
         header = RequestHeader(api.key, version, 0x01020304, "client")
         frame = b"".join((encode_request if cls is api.request else encode_response)(header, cls()))
         theirs: Any = KAFKA_PYTHON_CLASSES[cls.__name__].decode(frame, version=version, header=True, framed=True)

@@ -12,6 +12,8 @@ from tests.wire.samples import messages
 from tidelog.wire.errors import ProtocolError
 from tidelog.wire.frames import RequestHeader, decode_request, encode_request, encode_response, read_header
 from tidelog.wire.messages import (
+    LeaderIdAndEpoch,
+    NodeEndpoint,
     ProduceRequest,
     ProduceRequestPartition,
     ProduceRequestTopic,
@@ -36,6 +38,8 @@ _ANSWERS = st.builds(
     append_time_ms=_INT64,
     start_offset=_INT64,
     message=st.none() | st.sampled_from(["", "why", "ü" * 100, "y" * 200]),
+    # (-1, -1) is the tag's default, and left out.
+    leader=st.none() | st.tuples(_INT32, _INT32).filter(lambda leader: leader != (-1, -1)),
 )
 
 
@@ -83,7 +87,9 @@ def test_an_answer_has_the_bytes_of_its_table(version: int, data: st.DataObject)
     names = st.uuids() if version >= TOPIC_ID_SINCE else _NAMES
     topics = data.draw(st.lists(st.tuples(names, st.lists(_ANSWERS, max_size=3)), max_size=3))
     throttle_ms, correlation_id = data.draw(_INT32), data.draw(_INT32)
+    endpoints = data.draw(st.lists(st.tuples(_INT32, _NAMES, _INT32, st.none() | _NAMES), max_size=3))
     response = ProduceResponse(throttle_time_ms=throttle_ms)
+    response.node_endpoints = [NodeEndpoint(node_id=n, host=h, port=p, rack=r) for n, h, p, r in endpoints]
     for name, answers in topics:
         named: dict[str, Any] = {"topic_id": name} if version >= TOPIC_ID_SINCE else {"name": name}
         partitions = [
@@ -94,12 +100,17 @@ def test_an_answer_has_the_bytes_of_its_table(version: int, data: st.DataObject)
                 log_append_time_ms=answer.append_time_ms,
                 log_start_offset=answer.start_offset,
                 error_message=answer.message,
+                current_leader=None if answer.leader is None else _leader(answer.leader),
             )
             for answer in answers
         ]
         response.responses.append(ProduceResponseTopic(partition_responses=partitions, **named))
     expected = b"".join(encode_response(RequestHeader(0, version, correlation_id), response))
-    assert write_answer(version, correlation_id, topics, throttle_ms) == expected
+    assert write_answer(version, correlation_id, topics, throttle_ms, endpoints) == expected
+
+
+def _leader(leader: tuple[int, int]) -> LeaderIdAndEpoch:
+    return LeaderIdAndEpoch(leader_id=leader[0], leader_epoch=leader[1])
 
 
 @pytest.mark.parametrize("version", VERSIONS)

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from tidelog import __version__
 
-COMMANDS = ("up", "server", "stream", "produce", "consume", "demo")
+COMMANDS = ("up", "server", "stream", "produce", "consume", "cluster", "backup", "restore", "verify", "demo")
 
 
 class CommandError(Exception):
@@ -21,7 +21,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="tidelog", description="A strongly consistent distributed log.")
     parser.add_argument("--version", action="version", version=f"tidelog {__version__}")
     subparsers = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    modules = {name: importlib.import_module(f"tidelog.cli.{name}") for name in COMMANDS}
+    arguments = sys.argv[1:] if arguments is None else arguments
+    # The command that is asked for is enough to understand what follows it; only for help are all of them needed.
+    names = [name for name in arguments[:1] if name in COMMANDS] or COMMANDS
+    modules = {name: importlib.import_module(f"tidelog.cli.{name}") for name in names}
     for module in modules.values():
         module.add_parser(subparsers)
     options = parser.parse_args(arguments)

@@ -54,9 +54,10 @@ def add_bootstrap(parser: argparse.ArgumentParser) -> None:
 
 
 def addresses(text: str) -> str:
-    for _, port in _split(text):
-        if not port.isdecimal():
-            raise argparse.ArgumentTypeError(f"{text!r} is not HOST:PORT")
+    try:
+        split_addresses(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not HOST:PORT") from None
     return text
 
 
@@ -118,17 +119,15 @@ class Cluster:
     def check_reachable(self) -> None:
         """librdkafka would try for the whole of its timeout, and not say why: connect once ourselves first."""
         reasons: list[str] = []
-        places = _split(self.bootstrap)
+        places = split_addresses(self.bootstrap)
         for host, port in places:
             try:
-                socket.create_connection((host, int(port)), timeout=ANSWER_S_MAX / len(places)).close()
+                socket.create_connection((host, port), timeout=ANSWER_S_MAX / len(places)).close()
             except (OSError, OverflowError, UnicodeError) as error:  # the last two: no such port, no such name
                 reasons.append(getattr(error, "strerror", None) or str(error))
             else:
                 return
-        raise CommandError(
-            f"no cluster at {self.bootstrap} ({reasons[-1]}): start one with `tidelog up`, or name one with --bootstrap"
-        )
+        raise no_cluster(self.bootstrap, reasons[-1])
 
     def answer(self, future: "Future[Answer]", stream: str) -> Answer:
         with refusals(self.bootstrap, stream):
@@ -221,6 +220,13 @@ def _silence(bootstrap: str) -> CommandError:
     )
 
 
-def _split(bootstrap: str) -> list[tuple[str, str]]:
+def no_cluster(bootstrap: str, why: str) -> CommandError:
+    return CommandError(f"no cluster at {bootstrap} ({why}): start one with `tidelog up`, or name one with --bootstrap")
+
+
+def split_addresses(bootstrap: str) -> list[tuple[str, int]]:
+    """(host, port) of each; ValueError when it is something else."""
     places = [address.strip().rpartition(":") for address in bootstrap.split(",")]
-    return [(host.strip("[]"), port) for host, _, port in places]
+    if not all(port.isdecimal() for _, _, port in places):
+        raise ValueError(f"{bootstrap!r} is not HOST:PORT")
+    return [(host.strip("[]"), int(port)) for host, _, port in places]

@@ -1,150 +1,207 @@
-"""`tidelog demo`: a real node, an ordinary Kafka client, and a `kill -9` in the middle of it.
+"""`tidelog demo`: three real nodes, an ordinary Kafka client, and a `kill -9` in the middle of it.
 
-An idempotent producer writes while the node is killed and started again; then a consumer group reads everything back.
-Every acknowledged record must be where it was acknowledged, once, and in order.
+An idempotent producer writes while the leader of a stream is killed: the others elect a new one, and the dead node is
+started again and catches up. Then a consumer group reads everything back. Every acknowledged record must be where it
+was acknowledged, once, and in order.
 """
 
 # pyright: reportPrivateImportUsage=false
 # (confluent_kafka.admin documents these names as its API, but does not mark them as exported)
 
 import argparse
-import os
 import shutil
 import signal
-import subprocess
-import sys
 import tempfile
 import time
-from typing import Any
+from types import FrameType
+from typing import TYPE_CHECKING, Any
 
 from tidelog.cli import CommandError
 
+if TYPE_CHECKING:
+    from tidelog.cli.embedded import EmbeddedCluster
+
 STREAM = "demo"
-PARTITIONS = 4
-RECORDS = 40_000
+NODES = 3
+PARTITIONS = 3
+RECORDS = 60_000
 KILL_AFTER = RECORDS // 2
 WAIT_S_MAX = 60.0  # for anything in the story; it takes a few seconds
+PATIENCE_S = 0.1
+
+# A client that looks for the new leader at once: librdkafka's own pauses would be most of what is measured.
+QUICK = {
+    "reconnect.backoff.ms": 10,
+    "reconnect.backoff.max.ms": 100,
+    "retry.backoff.ms": 20,
+    "retry.backoff.max.ms": 100,
+    "topic.metadata.refresh.fast.interval.ms": 20,
+}
 
 
 def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    parser = commands.add_parser("demo", help="write, kill the node, lose nothing")
-    parser.add_argument("--dir", help="keep the node's data here (default: a temporary folder, removed at the end)")
-    parser.add_argument("--port", type=int, default=0, help="port to listen on (default: a free one)")
+    parser = commands.add_parser("demo", help="three nodes: write, kill the leader, lose nothing")
+    parser.add_argument("--dir", help="keep the nodes' data here (default: a temporary folder, removed at the end)")
+    parser.add_argument("--port", type=int, default=0, help="port of the first node (default: free ones)")
     parser.add_argument("--exit", action="store_true", help="end when the story is told")
 
 
 def run(options: argparse.Namespace) -> int:
+    from tidelog.cli.embedded import EmbeddedCluster
+
     folder = options.dir or tempfile.mkdtemp(prefix="tidelog-demo-")
-    node = _Node(folder, options.port)
     try:
-        _tell(node)
-        if not options.exit:
-            print(f"ready bootstrap={node.bootstrap}; try: tidelog consume {STREAM} --bootstrap {node.bootstrap}")
-            print("Ctrl-C stops it", flush=True)
-            node.process.wait()
-    except KeyboardInterrupt:
-        pass
+        cluster = EmbeddedCluster(
+            folder,
+            NODES,
+            options.port,
+            sets=["group.initial.rebalance.delay.ms=0"],
+            say=lambda text: print(f"  ({text})"),
+        )
+
+        def end(_number: int, _frame: FrameType | None) -> None:
+            raise KeyboardInterrupt
+
+        signal.signal(signal.SIGTERM, end)
+        try:
+            _tell(cluster)
+            if not options.exit:
+                print(
+                    f"ready bootstrap={cluster.bootstrap}; try: tidelog cluster status --bootstrap {cluster.bootstrap}"
+                )
+                print("Ctrl-C stops it", flush=True)
+                cluster.run()
+        except KeyboardInterrupt:
+            pass
+        finally:
+            cluster.stop()
     finally:
-        node.stop()
         if options.dir is None:
-            shutil.rmtree(folder)
+            shutil.rmtree(folder, ignore_errors=True)
     return 0
 
 
-class _Node:
-    """A `tidelog server` process."""
-
-    def __init__(self, folder: str, port: int) -> None:
-        self._folder = folder
-        self._port = port
-        self.start()
-
-    def start(self) -> None:
-        sets = [f"data.dir={self._folder}", f"port={self._port}", "group.initial.rebalance.delay.ms=0"]
-        command = [sys.executable, "-m", "tidelog.cli", "server"]
-        for text in sets:
-            command += ["--set", text]
-        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-        assert self.process.stdout is not None
-        line = self.process.stdout.readline()  # ends when the node is ready, or dead
-        if not line.startswith("ready"):
-            raise CommandError("the node did not start; what it said stands above")
-        self.bootstrap = line.split("bootstrap=")[1].strip()
-        self._port = int(self.bootstrap.rsplit(":", 1)[1])
-
-    def kill(self) -> None:
-        os.kill(self.process.pid, signal.SIGKILL)
-        self.process.wait()
-
-    def stop(self) -> None:
-        if self.process.poll() is None:
-            self.process.terminate()
-            try:
-                self.process.wait(WAIT_S_MAX)
-            except subprocess.TimeoutExpired:
-                self.kill()
-
-
-def _tell(node: _Node) -> None:
-    from confluent_kafka.admin import AdminClient, NewTopic
-
-    print(f"node 1 listens on {node.bootstrap}")
-    admin = AdminClient(_quiet(node))
-    admin.create_topics([NewTopic(STREAM, PARTITIONS, 1)])[STREAM].result(WAIT_S_MAX)
-    print(f"created stream {STREAM} with {PARTITIONS} partitions")
+def _tell(cluster: "EmbeddedCluster") -> None:
     begun = time.monotonic()
-    acknowledged, outage_ms = _write(node)
+    cluster.start()
+    print(f"{NODES} nodes serve after {time.monotonic() - begun:.1f} s: {cluster.bootstrap}")
+    leaders = _create(cluster)
+    print(f"created stream {STREAM}: {PARTITIONS} partitions, each on {NODES} nodes, led by {_list(leaders.values())}")
+    begun = time.monotonic()
+    writing = _Writing(cluster, leaders)
+    writing.run()
+    acknowledged = writing.acknowledged
     print(
-        f"wrote {len(acknowledged)} records, each on disk before it was acknowledged, "
-        f"in {time.monotonic() - begun:.1f} s; the node was killed (-9) after {KILL_AFTER}, "
-        f"and was back in {outage_ms:.0f} ms"
+        f"wrote {len(acknowledged)} records in {time.monotonic() - begun:.1f} s, "
+        f"each on the disks of a majority before it was acknowledged"
     )
-    _compare(acknowledged, _read(node, len(acknowledged)))
+    print(
+        f"node {writing.victim} was killed (-9) after {KILL_AFTER} of them; what it led took the next record after "
+        f"{writing.outage_ms:.0f} ms, from {_list(set(_leaders(cluster).values()))}"
+    )
+    _compare(acknowledged, _read(cluster, len(acknowledged)))
     print(f"two consumers of one group read {len(acknowledged)} records: all there, once, in order", flush=True)
 
 
-def _write(node: _Node) -> tuple[dict[tuple[int, int], bytes], float]:
-    """What was acknowledged, by (partition, offset), and how long the node was away."""
-    from confluent_kafka import Producer
+def _list(nodes: Any) -> str:
+    numbers = sorted(set(nodes))
+    return ("node " if len(numbers) == 1 else "nodes ") + ", ".join(map(str, numbers))
 
-    acknowledged: dict[tuple[int, int], bytes] = {}
-    failures: list[str] = []
 
-    def delivered(error: Any, message: Any) -> None:
+def _create(cluster: "EmbeddedCluster") -> dict[int, int]:
+    from confluent_kafka import KafkaException
+    from confluent_kafka.admin import AdminClient, NewTopic
+
+    admin = AdminClient(_quiet(cluster))
+    give_up = time.monotonic() + WAIT_S_MAX
+    while True:
+        try:
+            admin.create_topics([NewTopic(STREAM, PARTITIONS, NODES)])[STREAM].result(WAIT_S_MAX)
+            break
+        except KafkaException as exception:
+            if time.monotonic() > give_up:
+                raise CommandError(f"the stream could not be made: {exception.args[0].str()}") from None
+            time.sleep(PATIENCE_S)
+    leaders = _leaders(cluster)
+    while len(leaders) < PARTITIONS and time.monotonic() < give_up:
+        time.sleep(PATIENCE_S)
+        leaders = _leaders(cluster)
+    return leaders
+
+
+def _leaders(cluster: "EmbeddedCluster") -> dict[int, int]:
+    """Partition -> the node that leads it."""
+    from tidelog.cli.admin import Admin
+
+    admin = Admin(cluster.bootstrap)
+    try:
+        return {row.partition: row.leader for row in admin.partitions(STREAM) if row.leader > 0}
+    finally:
+        admin.close()
+
+
+class _Writing:
+    """All records written, and a leader killed in the middle of it."""
+
+    def __init__(self, cluster: "EmbeddedCluster", leaders: dict[int, int]) -> None:
+        self._cluster = cluster
+        self.victim = leaders[0]
+        self._lost = {partition for partition, node in leaders.items() if node == self.victim}
+        self._killed_at = 0.0
+        self.outage_ms = 0.0
+        self.acknowledged: dict[tuple[int, int], bytes] = {}  # by (partition, offset)
+        self._failures: list[str] = []
+
+    def run(self) -> None:
+        from confluent_kafka import Producer
+
+        producer = Producer({**_quiet(self._cluster), "enable.idempotence": True, "linger.ms": 5})
+        for number in range(RECORDS):
+            producer.produce(STREAM, b"record %d" % number, key=b"%d" % number, on_delivery=self._delivered)
+            producer.poll(0)
+            if number == KILL_AFTER:
+                self._killed_at = time.monotonic()
+                self._cluster.kill(self.victim)
+        left, give_up = len(producer), time.monotonic() + WAIT_S_MAX
+        while left and time.monotonic() < give_up:
+            left = producer.flush(PATIENCE_S)
+            self._cluster.tend()
+        if self._failures or left or len(self.acknowledged) != RECORDS:
+            raise CommandError(f"{left} records were not answered, {len(self._failures)} failed: {self._failures[:1]}")
+
+    def _delivered(self, error: Any, message: Any) -> None:
         if error is not None:
-            failures.append(str(error))
-        else:
-            acknowledged[message.partition(), message.offset()] = message.value()
-
-    producer = Producer({**_quiet(node), "enable.idempotence": True, "linger.ms": 5})
-    outage_ms = 0.0
-    for number in range(RECORDS):
-        producer.produce(STREAM, b"record %d" % number, key=b"%d" % number, on_delivery=delivered)
-        producer.poll(0)
-        if number == KILL_AFTER:
-            begun = time.monotonic()
-            node.kill()
-            node.start()
-            outage_ms = (time.monotonic() - begun) * 1000
-    left = producer.flush(WAIT_S_MAX)
-    if failures or left or len(acknowledged) != RECORDS:
-        raise CommandError(f"{left} records were not answered, {len(failures)} failed: {failures[:1]}")
-    return acknowledged, outage_ms
+            self._failures.append(str(error))
+            return
+        self.acknowledged[message.partition(), message.offset()] = message.value()
+        # The first one that was written after the kill, of those that the dead node led.
+        if (
+            not self.outage_ms
+            and self._killed_at
+            and message.partition() in self._lost
+            and _number(message) > KILL_AFTER
+        ):
+            self.outage_ms = (time.monotonic() - self._killed_at) * 1000
 
 
-def _read(node: _Node, count: int) -> dict[tuple[int, int], bytes]:
+def _number(message: Any) -> int:
+    return int(message.value().split()[1])
+
+
+def _read(cluster: "EmbeddedCluster", count: int) -> dict[tuple[int, int], bytes]:
     from confluent_kafka import Consumer
 
     found: dict[tuple[int, int], bytes] = {}
-    group = {**_quiet(node), "group.id": "demo-readers", "auto.offset.reset": "earliest"}
+    group = {**_quiet(cluster), "group.id": "demo-readers", "auto.offset.reset": "earliest"}
     consumers = [Consumer(group) for _ in range(2)]
     try:
         for consumer in consumers:
             consumer.subscribe([STREAM])
         give_up = time.monotonic() + WAIT_S_MAX
         while len(found) < count and time.monotonic() < give_up:
+            cluster.tend()
             for consumer in consumers:
-                messages: list[Any] = consumer.consume(1_000, 0.1)
+                messages: list[Any] = consumer.consume(1_000, PATIENCE_S)
                 for message in messages:
                     if message.error() is None:
                         found[message.partition(), message.offset()] = message.value()
@@ -154,9 +211,9 @@ def _read(node: _Node, count: int) -> dict[tuple[int, int], bytes]:
     return found
 
 
-def _quiet(node: _Node) -> dict[str, Any]:
-    """What every client here is told; it need not tell us that the node is gone, since we killed it."""
-    return {"bootstrap.servers": node.bootstrap, "log_level": 0}
+def _quiet(cluster: "EmbeddedCluster") -> dict[str, Any]:
+    """What every client here is told; it need not tell us that a node is gone, since we killed it."""
+    return {"bootstrap.servers": cluster.bootstrap, "log_level": 0, **QUICK}
 
 
 def _compare(acknowledged: dict[tuple[int, int], bytes], found: dict[tuple[int, int], bytes]) -> None:

@@ -6,7 +6,7 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import BinaryIO
+from typing import BinaryIO, TextIO
 
 PROGRESS_S = 0.5
 
@@ -44,6 +44,37 @@ def table(header: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
         for line in cells
     ]
     return "\n".join(lines)
+
+
+class StatusLine:
+    """What long work is doing: on a terminal one line that is written over again and again, elsewhere a line when it
+    changes, `EVERY_S` apart at least, so that a log shows that something moves."""
+
+    EVERY_S = 5.0
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+        self._terminal = stream.isatty()
+        self._last = ""
+        self._every_s = PROGRESS_S if self._terminal else self.EVERY_S
+        self._next = time.monotonic() + self._every_s  # what is quickly over needs no progress
+        self._shown = False
+
+    def show(self, text: str) -> None:
+        now = time.monotonic()
+        if text == self._last or now < self._next:
+            return
+        self._last = text
+        self._next = now + self._every_s
+        if self._terminal:
+            self._shown = True
+            print(f"\r\x1b[K{text}", end="", file=self._stream, flush=True)
+        else:
+            print(text, file=self._stream, flush=True)
+
+    def clear(self) -> None:
+        if self._shown:
+            print("\r\x1b[K", end="", file=self._stream, flush=True)
 
 
 class Progress:

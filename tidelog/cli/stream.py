@@ -12,6 +12,7 @@ from tidelog.cli.client import ANSWER_S_MAX, Bounds, Cluster, add_bootstrap, num
 from tidelog.cli.output import show, show_json, table
 
 if TYPE_CHECKING:
+    from confluent_kafka import TopicPartitionInfo
     from confluent_kafka.admin import ConfigResource, TopicDescription
 
 SERVERS_CHOICE = -1  # partitions, replicas: what the cluster has as its default
@@ -41,10 +42,21 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
     describe = action(_describe, "show a stream's partitions and settings")
     describe.add_argument("name", type=stream_name)
 
-    alter = action(_alter, "add partitions, change settings")
+    alter = action(_alter, "add partitions, change settings, move replicas")
     alter.add_argument("name", type=stream_name)
     alter.add_argument("--partitions", metavar="N", type=number_from(1), help="how many it is to have; never fewer")
     alter.add_argument("--config", metavar="K=V", type=pair, action="append", default=[], help="may be repeated")
+    alter.add_argument(
+        "--nodes", metavar="N,N,…", type=_nodes, help="the nodes that are to hold it, its preferred leader first"
+    )
+    alter.add_argument(
+        "--partition", metavar="P", type=number_from(0), help="with --nodes: only this one (default: all)"
+    )
+    alter.add_argument(
+        "--force",
+        action="store_true",
+        help="with --nodes: skip the check that a majority stays healthy; the stream may become unwritable",
+    )
     alter.add_argument(
         "--unset", metavar="K", type=plain, action="append", default=[], help="back to the cluster's default"
     )
@@ -56,6 +68,13 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
     trim.add_argument("name", type=stream_name)
     trim.add_argument("--before", metavar="OFFSET|latest", type=_before, required=True, help="the first offset to keep")
     trim.add_argument("--partition", metavar="P", type=number_from(0), help="only this one (default: all)")
+
+
+def _nodes(text: str) -> list[int]:
+    nodes = [number_from(1)(part.strip()) for part in text.split(",")]
+    if len(set(nodes)) != len(nodes):
+        raise argparse.ArgumentTypeError(f"{text!r} names a node twice")
+    return nodes
 
 
 def run(options: argparse.Namespace) -> int:
@@ -95,12 +114,14 @@ def _describe(options: argparse.Namespace, cluster: Cluster) -> None:
     # A partition without a leader cannot be asked for its bounds; the others are shown all the same.
     led = [partition.id for partition in stream.partitions if partition.leader is not None]
     bounds: dict[int, Bounds] = cluster.bounds(options.name, led)
+    replica_sets = _replica_sets(options)
+    if not all(partition.id in replica_sets for partition in stream.partitions):
+        replica_sets = {partition.id: _kafka_replicas(partition) for partition in stream.partitions}
     partitions = [
         {
             "partition": partition.id,
             "leader": partition.leader.id if partition.leader is not None else None,
-            "replicas": [node.id for node in partition.replicas],
-            "in_sync": [node.id for node in partition.isr],
+            **replica_sets[partition.id],
             "earliest": bounds[partition.id].earliest if partition.id in bounds else None,
             "latest": bounds[partition.id].latest if partition.id in bounds else None,
         }
@@ -111,13 +132,42 @@ def _describe(options: argparse.Namespace, cluster: Cluster) -> None:
         return
     show(f"stream   {stream.name}")
     show("configs  " + (" ".join(f"{name}={value}" for name, value in configs.items()) or "all default"))
-    header = ("PARTITION", "LEADER", "REPLICAS", "IN SYNC", "EARLIEST", "LATEST")
+    header = [name.replace("_", " ").upper() for name in partitions[0]]
     show(table(header, [[_cell(value) for value in partition.values()] for partition in partitions]))
+
+
+def _replica_sets(options: argparse.Namespace) -> dict[int, dict[str, object]]:
+    """What only Tidelog tells; of Kafka nothing."""
+    from tidelog.cli.admin import Admin
+
+    admin = Admin(options.bootstrap)
+    try:
+        rows = admin.partitions(options.name)
+    except CommandError:
+        return {}
+    finally:
+        admin.close()
+    return {
+        row.partition: {
+            "term": row.term,
+            "replicas": list(row.replicas),
+            "voters": list(row.voters),
+            "learners": list(row.learners),
+        }
+        for row in rows
+    }
+
+
+def _kafka_replicas(partition: "TopicPartitionInfo") -> dict[str, object]:
+    return {
+        "replicas": [node.id for node in partition.replicas],
+        "in_sync": [node.id for node in partition.isr],
+    }
 
 
 def _cell(value: object) -> object:
     if isinstance(value, list):
-        return ",".join(map(str, value))
+        return ",".join(map(str, value)) or "-"
     return "none" if value is None else value
 
 
@@ -150,8 +200,8 @@ def _alter(options: argparse.Namespace, cluster: Cluster) -> None:
 
     name = options.name
     changes: dict[str, str | None] = {**dict(options.config), **dict.fromkeys(options.unset)}
-    if not changes and options.partitions is None:
-        raise CommandError("nothing to change: give --partitions, --config or --unset")
+    if not changes and options.partitions is None and options.nodes is None:
+        raise CommandError("nothing to change: give --partitions, --config, --unset or --nodes")
     # Two requests, so both are tried out before either is made: a refusal leaves the stream as it was.
     for trial in (True, False):
         if changes:
@@ -165,10 +215,28 @@ def _alter(options: argparse.Namespace, cluster: Cluster) -> None:
                 [NewPartitions(name, options.partitions)], validate_only=trial, request_timeout=ANSWER_S_MAX
             )
             cluster.answer(futures[name], name)
+    if options.nodes is not None:
+        _move(options)
     if options.json:
         show_json({"altered": name})
     else:
         show(f"altered {name}")
+
+
+def _move(options: argparse.Namespace) -> None:
+    from tidelog.cli.admin import Admin
+
+    admin = Admin(options.bootstrap)
+    try:
+        rows = [row for row in admin.partitions(options.name) if options.partition in (None, row.partition)]
+        if not rows:
+            raise CommandError(f"stream {options.name} has no partition {options.partition}")
+        for row in rows:
+            admin.call(
+                "reassign", topic=row.topic, partition=row.partition, replicas=options.nodes, force=options.force
+            )
+    finally:
+        admin.close()
 
 
 def _delete(options: argparse.Namespace, cluster: Cluster) -> None:

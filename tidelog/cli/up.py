@@ -1,59 +1,76 @@
 """`tidelog up`: an embedded cluster on this machine, each node its own process; Ctrl-C stops it cleanly."""
 
 import argparse
-import ctypes
 import os
+import re
 import signal
-import subprocess
-import sys
 from types import FrameType
 
 from tidelog.cli import CommandError
+from tidelog.cli.client import number_from
 from tidelog.cli.server import add_set
 
-PR_SET_PDEATHSIG = 1  # prctl(2)
+NODES_DEFAULT = 3
+NODES_MAX = 64
 
 
 def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     parser = commands.add_parser("up", help="start an embedded cluster on this machine")
-    parser.add_argument("--nodes", type=int, default=1, help="how many nodes (default: 1)")
+    parser.add_argument(
+        "--nodes",
+        metavar="N",
+        type=number_from(1),
+        help=f"how many nodes (default: as many as DIR has, else {NODES_DEFAULT})",
+    )
     parser.add_argument("--dir", default="tidelog-data", help="folder for the nodes' data (default: ./tidelog-data)")
-    parser.add_argument("--port", type=int, default=9092, help="node i listens on PORT + i; 0 takes free ones")
-    parser.add_argument("--console-port", type=int, default=8090, help="port of the console, which is still to come")
+    parser.add_argument(
+        "--port",
+        type=number_from(0),
+        default=9092,
+        help="the first node listens here, the next ones on the ports behind it (default: 9092); 0 takes free ones",
+    )
+    parser.add_argument(
+        "--console-port", type=number_from(0), default=8090, help="port of the console, which is still to come"
+    )
+    parser.add_argument(
+        "--rack", metavar="A,B,C", default="", help="data centres, dealt out to the nodes in turn (default: none)"
+    )
     add_set(parser)
 
 
-def _end_with_parent() -> None:
-    """In the node's process: should `up` be killed, the node gets SIGTERM from the kernel."""
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
-
-
 def run(options: argparse.Namespace) -> int:
-    if options.nodes != 1:
-        raise CommandError("only --nodes 1 works yet: replication between processes is still to come")
-    command = [sys.executable, "-m", "tidelog.cli", "server"]
-    command += ["--set", f"data.dir={os.path.join(options.dir, 'node-1')}", "--set", f"port={options.port}"]
-    command += ["--set", "node.id=1"]
-    for text in options.set:
-        command += ["--set", text]
-    if options.verbose:
-        command.append("--verbose")
-    with subprocess.Popen(
-        command,
-        stdout=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-        preexec_fn=_end_with_parent,  # noqa: PLW1509 - there are no threads here
-    ) as node:
+    from tidelog.cli.embedded import EmbeddedCluster
 
-        def stop(_number: int, _frame: FrameType | None) -> None:
-            node.send_signal(signal.SIGTERM)
+    there = _nodes_in(options.dir)
+    nodes = options.nodes or there or NODES_DEFAULT
+    if nodes < there:
+        raise CommandError(
+            f"{options.dir} holds a cluster of {there} nodes, which {nodes} cannot run: leave out --nodes, "
+            f"or give another --dir"
+        )
+    if nodes > NODES_MAX:
+        raise CommandError(f"{nodes} nodes are too many for one machine: at most {NODES_MAX}")
+    racks = [rack.strip() for rack in options.rack.split(",") if rack.strip()]
+    cluster = EmbeddedCluster(options.dir, nodes, options.port, racks=racks, sets=options.set, verbose=options.verbose)
 
-        for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, stop)
-        assert node.stdout is not None
-        for line in node.stdout:
-            if line.startswith("ready"):
-                bootstrap = line.split("bootstrap=")[1].strip()
-                print(f"ready nodes=1 bootstrap={bootstrap} dir={os.path.abspath(options.dir)}", flush=True)
-        return node.wait()
+    def end(_number: int, _frame: FrameType | None) -> None:
+        cluster.end()
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, end)
+    try:
+        cluster.start()
+    except KeyboardInterrupt:  # told to stop before it was ready: that is what it did
+        return 0
+    print(f"ready nodes={nodes} bootstrap={cluster.bootstrap} dir={os.path.abspath(options.dir)}", flush=True)
+    cluster.run()
+    return 0 if cluster.stop() else 1
+
+
+def _nodes_in(folder: str) -> int:
+    """The largest number of a node that has data there."""
+    try:
+        names = os.listdir(folder)
+    except OSError:
+        return 0
+    return max((int(found[1]) for name in names if (found := re.fullmatch(r"node-(\d+)", name))), default=0)

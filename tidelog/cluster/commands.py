@@ -11,20 +11,31 @@ from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
+from tidelog.cluster.state import CONFIG_ROLE, DATA_ROLE
+
 
 @dataclass(frozen=True, slots=True)
 class FoundCluster:
-    """The first command: gives the cluster its name for ever. Later ones change nothing."""
+    """The first command: gives the cluster its name for ever, and its first config servers. Later ones change nothing.
+
+    Without config servers, as the first versions wrote it, the cluster is founded at once."""
 
     cluster_id: str
+    config_nodes: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class RegisterNode:
+    """Every start of a node: where it is, and which disk it has (see `state.Node`)."""
+
     node: int
     host: str
     port: int
     rack: str | None = None
+    peer_host: str = ""
+    peer_port: int = 0
+    roles: tuple[str, ...] = (CONFIG_ROLE, DATA_ROLE)
+    directory: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +46,8 @@ class CreateTopic:
     """The nodes of each partition."""
     configs: Mapping[str, str]
     internal: bool = False
+    start_offsets: tuple[int, ...] = ()
+    """Where each partition's log begins; those left out begin at 0."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +82,51 @@ class AllotProducerIds:
     count: int
 
 
+LeaderRow = tuple[int, int, int, int, tuple[int, ...], tuple[int, ...]]
+"""Stream, leader, term, index of the configuration, voters, learners."""
+
+
+@dataclass(frozen=True, slots=True)
+class NoteLeaders:
+    """What the leaders of streams reported. A row older than what is known, or of an unknown stream, is passed over."""
+
+    rows: Sequence[LeaderRow]
+
+
+@dataclass(frozen=True, slots=True)
+class AssignReplicas:
+    """Who shall hold streams from now on. Each row stands for itself: one that comes too late changes nothing."""
+
+    rows: Sequence[tuple[int, tuple[int, ...], tuple[int, ...]]]
+    """Stream, the replicas when the command was made, the replicas from now on."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReadmitReplicas:
+    """Groups have let go of nodes whose disk was lost: these may begin again, with nothing."""
+
+    rows: Sequence[tuple[int, int]]
+    """Stream and node; for stream 0 the proposer, who leads it, vouches that the node is no member."""
+
+
+@dataclass(frozen=True, slots=True)
+class SetDraining:
+    node: int
+    draining: bool
+
+
+@dataclass(frozen=True, slots=True)
+class RemoveNode:
+    """The node is gone for good. Only for one that nothing counts on any more."""
+
+    node: int
+
+
+@dataclass(frozen=True, slots=True)
+class SetConfigNodes:
+    config_nodes: tuple[int, ...]
+
+
 @dataclass(frozen=True, slots=True)
 class Snapshot:
     """The whole state: what stands before it in the log is not needed any more."""
@@ -85,6 +143,12 @@ Command = (
     | AlterTopicConfigs
     | AlterNodeConfigs
     | AllotProducerIds
+    | NoteLeaders
+    | AssignReplicas
+    | ReadmitReplicas
+    | SetDraining
+    | RemoveNode
+    | SetConfigNodes
     | Snapshot
 )
 
@@ -97,9 +161,16 @@ _KINDS: dict[str, type[Command]] = {
     "alter-topic-configs": AlterTopicConfigs,
     "alter-node-configs": AlterNodeConfigs,
     "allot-producer-ids": AllotProducerIds,
+    "note-leaders": NoteLeaders,
+    "assign-replicas": AssignReplicas,
+    "readmit-replicas": ReadmitReplicas,
+    "set-draining": SetDraining,
+    "remove-node": RemoveNode,
+    "set-config-nodes": SetConfigNodes,
     "snapshot": Snapshot,
 }
 _NAMES = {kind: name for name, kind in _KINDS.items()}
+_TUPLES = ("config_nodes", "roles", "rows", "start_offsets")
 
 
 class UnknownCommandError(ValueError):
@@ -120,9 +191,18 @@ def decode_command(record: bytes) -> Command:
         kind = _KINDS[content.pop("do")]
         if "id" in content:
             content["id"] = UUID(hex=content["id"])
+        for name in _TUPLES:
+            if name in content:
+                content[name] = _tupled(list(content[name]))
         return kind(**content)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise UnknownCommandError(f"the cluster's log holds {record[:80]!r}…: written by a newer version?") from error
+
+
+def _tupled(value: Any) -> Any:
+    if not isinstance(value, list):
+        return value
+    return tuple(map(_tupled, value))  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType]
 
 
 def _plain(value: object) -> object:

@@ -10,6 +10,8 @@ from enum import IntEnum
 INT64_MAX = 2**63 - 1
 INT32_MAX = 2**31 - 1
 DAY_MS = 86_400_000
+NAME_LENGTH_MAX = 249
+"""As long as a topic's name may be."""
 
 
 class ConfigKind(IntEnum):
@@ -56,6 +58,14 @@ def _one_of(*choices: str) -> Callable[[str], None]:
     return check
 
 
+def _text(length_max: int) -> Callable[[str], None]:
+    def check(value: str) -> None:
+        if len(value) > length_max:
+            raise InvalidConfigError(f"{len(value)} characters are more than {length_max}")
+
+    return check
+
+
 TOPIC_CONFIGS: dict[str, ConfigKey] = {
     key.name: key
     for key in (
@@ -66,6 +76,10 @@ TOPIC_CONFIGS: dict[str, ConfigKey] = {
         ConfigKey(
             "compression.type", ConfigKind.STRING, "producer", _one_of("producer"),
             "batches are kept as the producer compressed them",
+        ),
+        ConfigKey(
+            "leader.rack", ConfigKind.STRING, "", _text(NAME_LENGTH_MAX),
+            "data centre (rack) that leaders are moved to when a replica there can lead; empty: any",
         ),
         ConfigKey(
             "max.message.bytes", ConfigKind.INT, str(1_048_588), _whole(0, 64 << 20),
@@ -86,6 +100,10 @@ TOPIC_CONFIGS: dict[str, ConfigKey] = {
         ConfigKey(
             "retention.ms", ConfigKind.LONG, str(7 * DAY_MS), _whole(-1, INT64_MAX),
             "age above which the oldest segments are deleted; -1: never",
+        ),
+        ConfigKey(
+            "segment.ms", ConfigKind.LONG, str(7 * DAY_MS), _whole(1, INT64_MAX),
+            "age above which a segment is closed though it is not full, so that it can be deleted or copied",
         ),
     )
 }  # fmt: skip
@@ -111,6 +129,9 @@ class TopicConfig:
     append_time: bool
     retention_bytes: int
     retention_ms: int
+    segment_ms: int = 7 * DAY_MS
+    leader_rack: str | None = None
+    """The data centre that shall lead; None: any."""
 
     @classmethod
     def of(cls, configs: Mapping[str, str]) -> "TopicConfig":
@@ -122,4 +143,6 @@ class TopicConfig:
             append_time=value("message.timestamp.type") == "LogAppendTime",
             retention_bytes=int(value("retention.bytes")),
             retention_ms=int(value("retention.ms")),
+            segment_ms=int(value("segment.ms")),
+            leader_rack=value("leader.rack") or None,
         )

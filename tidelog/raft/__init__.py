@@ -25,13 +25,14 @@ A `Group` alone is driven in the same way: events are methods with the time as l
 there is to do, `next_deadline_ms` says when to `tick`.
 """
 
-from tidelog.raft.configuration import Action, Change, Configuration
+from tidelog.raft.configuration import Action, Change, Configuration, quorum_after
 from tidelog.raft.effects import (
     Answer,
     Committed,
     Effects,
     HardState,
     Leadership,
+    MemberView,
     Readable,
     Reason,
     Refusal,
@@ -80,6 +81,7 @@ __all__ = [
     "Host",
     "Leadership",
     "Log",
+    "MemberView",
     "Message",
     "RaftError",
     "RaftInvariantError",
@@ -94,4 +96,5 @@ __all__ = [
     "VoteRequest",
     "VoteResponse",
     "Work",
+    "quorum_after",
 ]

@@ -12,12 +12,13 @@ Invariants of a Configuration, checked when one is made:
 """
 
 import struct
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass
 from enum import Enum
 from itertools import pairwise
 
 from tidelog.raft.errors import ConfigurationError
+from tidelog.raft.quorum import VoteResult, quorum_vote
 
 MEMBERS_MAX = 4_096
 """Config servers' group has every node of the cluster as learner."""
@@ -152,6 +153,15 @@ def leave_joint(configuration: Configuration) -> Configuration:
     if not configuration.joint:
         raise ConfigurationError(f"not a joint configuration: {configuration}")
     return Configuration(voters=configuration.voters, learners=configuration.learners)
+
+
+def quorum_after(configuration: Configuration, changes: Sequence[Change], healthy: Set[int]) -> bool:
+    """Whether the healthy nodes are a quorum of what these changes lead to, and of the joint configuration on the way.
+
+    Raises ConfigurationError as `change` does.
+    """
+    target = change(configuration, changes)  # if joint: its incoming half is where it ends
+    return quorum_vote(target.voters, target.outgoing, dict.fromkeys(healthy, True)) is VoteResult.WON
 
 
 def _names(nodes: Iterable[int]) -> str:

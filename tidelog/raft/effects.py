@@ -30,6 +30,7 @@ class Reason(Enum):
     STORAGE_FULL = "storage is full"
     NOT_READY = "no entry of this term is committed yet"
     CHANGE_PENDING = "a membership change is under way"
+    NOT_LEARNED = "a node to become a voter must be a learner that holds the configuration naming it"
     INVALID = "invalid request"
     LEADERSHIP_LOST = "leadership was lost; the entries may or may not be committed"
     TIMED_OUT = "deadline passed; the entries may or may not be committed"
@@ -43,9 +44,9 @@ class Refusal:
     detail: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Committed:
-    """The proposal's entries are committed; `index` is the last one's."""
+    """The proposal's entries are committed; `index` is the last one's. Not frozen because one is made a proposal."""
 
     ticket: int
     index: int
@@ -83,6 +84,21 @@ class Leadership:
     role: Role
     term: int
     leader: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class MemberView:
+    """What a leader knows of one member; of itself too."""
+
+    node: int
+    match: int
+    """Up to here the member holds the log on stable storage."""
+    heard_ms_ago: int
+    voter: bool
+    """It has a vote; while a change is under way, an outgoing voter has one too."""
+    learner: bool
+    accepting: bool
+    """False while its disk is full."""
 
 
 @dataclass(slots=True)

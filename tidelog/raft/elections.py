@@ -9,6 +9,9 @@ from tidelog.raft.messages import VoteRequest
 from tidelog.raft.quorum import VoteResult, quorum_vote
 from tidelog.raft.replica import Replica
 
+HURRY_PART = 4
+"""A quarter of the election timeout is what a node adds to its promise at most, when it knows its leader to be gone."""
+
 
 class Patience:
     """What a node that does not lead waits for, in time.
@@ -48,6 +51,24 @@ class Patience:
         """As if the leader had spoken at `since_ms`; a promise is never shortened."""
         self.promised_until_ms = max(self.promised_until_ms, since_ms + self._election_timeout_ms)
         self.restart(since_ms)
+
+    def hurry(self, now_ms: int) -> None:
+        """The connection to the leader broke, so it is probably gone: campaign soon after the promise ends.
+
+        Not at once: the others' promises end a little earlier or later, and rivals should not meet.
+        """
+        since_ms = max(self.promised_until_ms, now_ms)
+        short_ms = self._election_timeout_ms // HURRY_PART
+        if self.deadline_ms > since_ms + short_ms:
+            self.deadline_ms = since_ms + self._rng.randint(short_ms // HURRY_PART, short_ms)
+
+    def yield_way(self, now_ms: int) -> None:
+        """Another may win an election now: do not get in its way."""
+        self.deadline_ms = max(self.deadline_ms, now_ms + self._election_timeout_ms // HURRY_PART)
+
+    def retry_soon(self, now_ms: int, wait_ms: int) -> None:
+        """Ask again after `wait_ms` to twice that."""
+        self.deadline_ms = now_ms + wait_ms + self._rng.randrange(wait_ms)
 
     def release(self, now_ms: int) -> None:
         """The leader itself is known to lead no more."""

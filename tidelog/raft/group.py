@@ -12,7 +12,11 @@ does once it is led in `follower`. The rules of this file:
   (then it leads no more), or have asked another to (`forced`).
 * To campaign, a node first asks whether it would win (PreVote). One that cannot win raises nobody's term.
 * Whether a node may vote is the candidate's business, whose configuration may be newer than ours; whether it may
-  campaign is its own.
+  campaign is its own. With one exception: a newcomer, whose log did not name it yet since it began, grants no vote. It
+  may have been a voter whose disk was lost, and have forgotten what it voted and held; a candidate that has not heard
+  of its removal could win with it and undo what is committed. That a later configuration names it is not enough: its
+  log must reach that one, so that no such candidate's log is as long. Who is to become a voter is first made a learner,
+  and holds that (`leader`), so nobody waits for a newcomer's vote. Nor does a node vote that knows itself removed.
 
 A group may sleep, when a host watches over its nodes (`host`): then it has no deadline, and a follower's promise to its
 leader lasts until it is woken.
@@ -25,7 +29,7 @@ from random import Random
 from typing import Any
 
 from tidelog.raft.configuration import Change, Configuration
-from tidelog.raft.effects import Effects, HardState, Leadership, Reason, Refusal, Role
+from tidelog.raft.effects import Effects, HardState, Leadership, MemberView, Reason, Refusal, Role
 from tidelog.raft.elections import Candidacy, Patience, is_up_to_date
 from tidelog.raft.errors import RaftInvariantError
 from tidelog.raft.follower import Follower
@@ -51,6 +55,9 @@ from tidelog.raft.settings import TERM_MAX, RaftSettings
 _FROM_LEADER = (AppendRequest, Heartbeat, TakeOver)
 _TO_LEADER = (AppendResponse, AppendRejected, HeartbeatResponse)
 
+FIRST_ATTEMPTS_MAX = 10
+"""How often the first leader of a new group asks in quick succession; then it waits like anyone."""
+
 
 class Group:
     """See the package's documentation for how it is driven."""
@@ -58,10 +65,12 @@ class Group:
     __slots__ = (
         "_asleep",
         "_candidacy",
+        "_first_attempts",
         "_follower",
         "_handlers",
         "_leader",
         "_leading",
+        "_newcomer",
         "_now_ms",
         "_patience",
         "_replica",
@@ -82,7 +91,11 @@ class Group:
         now_ms: int,
         alive: Set[int] | None = None,
     ) -> None:
-        """`configurations`: the one in force where the log begins, and every one in the log, with their indexes."""
+        """`configurations`: the one in force where the log begins, and every one in the log, with their indexes.
+
+        A replica that begins blank in a group that lives is to be told the last committed configuration it can know, in
+        place of the first: what its log says of earlier ones, and perhaps of itself, is then history.
+        """
         self._replica = Replica(group, node, log, hard_state, Membership(configurations), settings, alive)
         self._now_ms = now_ms
 
@@ -98,7 +111,13 @@ class Group:
         self._leading: Leader | None = None
         """Exists while, and only while, this node leads."""
 
+        self._newcomer = not self._replica.membership.names(node, log.last_index)
+        """Its log did not name it yet. Once it has, that is so also when a take-over begins its log anew."""
+
         self._asleep = False
+
+        self._first_attempts = 0
+        """How often `campaign` is still to be tried again soon."""
 
         self._patience = Patience(settings.election_timeout_ms, rng, now_ms)
         if hard_state.term > 0:
@@ -155,6 +174,11 @@ class Group:
         return self._replica.membership.in_force
 
     @property
+    def committed_configuration(self) -> tuple[int, Configuration]:
+        """The last configuration known to be committed, and its index: what a newcomer begins with."""
+        return self._replica.membership.base
+
+    @property
     def ready(self) -> bool:
         """This node leads, and an entry of its term is committed: it may serve reads."""
         return self._leading is not None and self._leading.ready
@@ -175,6 +199,10 @@ class Group:
         if self._leading is None or not self._leading.lease_holds(now_ms):
             return None
         return self._replica.commit
+
+    def members(self, now_ms: int) -> list[MemberView]:
+        """While this node leads: every member, itself first. Of sleeping ones `Host.members` knows more."""
+        return [] if self._leading is None else self._leading.members(now_ms)
 
     # Requests: a ticket, answered once in the effects; or a refusal, at once
 
@@ -202,8 +230,12 @@ class Group:
         return leading.transfer(target, now_ms) if leading else self._not_leader()
 
     def campaign(self, now_ms: int) -> None:
-        """Do not wait for the election timeout; for the first leader of a new group. Harmless if there is one."""
+        """Do not wait for the election timeout; for the first leader of a new group. Harmless if there is one.
+
+        In a group that never had a leader it is tried again soon, a few times: others may not have the group yet.
+        """
         self._now_ms = now_ms
+        self._first_attempts = FIRST_ATTEMPTS_MAX if self._replica.term == 0 else 0
         if self._leading is None and now_ms >= self._patience.promised_until_ms:
             self._election_due(now_ms)
 
@@ -241,6 +273,8 @@ class Group:
         self._now_ms = now_ms
         if self._leading is not None:
             self._leading.replication.unreachable(node)
+        elif node == self._leader:
+            self._patience.hurry(now_ms)
 
     def clock_leapt(self, now_ms: int) -> None:
         """Time has passed in a way that this node cannot account for: it was suspended, or its clock was set.
@@ -348,6 +382,9 @@ class Group:
         self._follow(self._replica.term, None, now_ms)
         if self._may_campaign():
             self._candidacy = Candidacy(self._replica, self._replica.term + 1, pre=True, forced=False)
+            if self._first_attempts > 0 and self._replica.term == 0:
+                self._first_attempts -= 1
+                self._patience.retry_soon(now_ms, self._replica.settings.heartbeat_ms)
             self._voted(self._candidacy, self._replica.node, True, now_ms)
 
     def _may_campaign(self) -> bool:
@@ -379,7 +416,7 @@ class Group:
         replica = self._replica
         if request.source == self._leader and request.term > replica.term:
             self._forget_leader(now_ms)  # an older request of its own would be from before it led
-        if request.term < replica.term:
+        if request.term < replica.term or not self._has_a_vote():
             self._answer_vote(request, granted=False)
             return
         if not request.forced and self._is_patient(now_ms):
@@ -389,7 +426,10 @@ class Group:
                 self._answer_vote(request, granted=False)
             return
         if request.pre:
-            self._answer_vote(request, granted=request.term > replica.term and is_up_to_date(request, replica))
+            granted = request.term > replica.term and is_up_to_date(request, replica)
+            if granted:
+                self._patience.yield_way(now_ms)
+            self._answer_vote(request, granted=granted)
             return
         if request.term > replica.term:
             if request.term > TERM_MAX:
@@ -400,6 +440,12 @@ class Group:
             replica.persist(replica.term, request.source)
             self._patience.restart(now_ms)
         self._answer_vote(request, granted=granted)
+
+    def _has_a_vote(self) -> bool:
+        membership, node = self._replica.membership, self._replica.node
+        if self._newcomer:
+            self._newcomer = not membership.names(node, self._replica.log.last_index)
+        return not self._newcomer and membership.names(node, membership.in_force_index)
 
     def _is_patient(self, now_ms: int) -> bool:
         """Bound to a leader: to itself, to one that sleeps, or by promise."""

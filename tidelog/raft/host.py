@@ -13,8 +13,9 @@ What wakes a group:
 
 1. a request, and any message, except a vote request that a sleeping follower refuses out of patience (a node that
    merely lost sight of the leader must not wake the followers, who would miss heartbeats that nobody sends);
-2. at a follower: the leader's node is silent for an election timeout, or has restarted. It wakes as if it had heard
-   from the leader when that node was last heard, so elections are no slower than without sleep, and as scattered;
+2. at a follower: the leader's node is silent for an election timeout, or has restarted, or its connection broke. It
+   wakes as if it had heard from the leader when that node was last heard, so elections are no slower than without
+   sleep, and as scattered;
 3. at a leader: a member's node falls silent, comes (back), or has restarted;
 4. everywhere: the clock leapt, so that nobody knows what was missed.
 
@@ -35,11 +36,11 @@ explains (a suspended one looks the same), and has all groups distrust it. Insid
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from random import Random
 
 from tidelog.raft.configuration import Change, Configuration
-from tidelog.raft.effects import Effects, HardState, Refusal
+from tidelog.raft.effects import Effects, HardState, MemberView, Refusal
 from tidelog.raft.errors import ConfigurationError
 from tidelog.raft.group import Group
 from tidelog.raft.log import Buffer, EntryKind, Log
@@ -141,6 +142,17 @@ class Host:
     def lease_index(self, group: int, now_ms: int) -> int | None:
         return self._groups[group].lease_index(self._now(now_ms))
 
+    def members(self, group: int, now_ms: int) -> list[MemberView]:
+        """As `Group.members`; and a node that is not heard does not hide behind a group that sleeps, or just woke."""
+        now_ms = self._now(now_ms)
+        asleep = self._groups[group].asleep
+        views: list[MemberView] = []
+        for view in self._groups[group].members(now_ms):
+            peer = self._peers.get(view.node)
+            node_ms_ago = 0 if peer is None else now_ms - peer.heard_ms
+            views.append(replace(view, heard_ms_ago=node_ms_ago if asleep else max(view.heard_ms_ago, node_ms_ago)))
+        return views
+
     def change_membership(self, group: int, changes: Sequence[Change], deadline_ms: int, now_ms: int) -> int | Refusal:
         now_ms = self._now(now_ms)
         return self._touch(group).change_membership(changes, deadline_ms + self._clock_offset_ms, now_ms)
@@ -184,9 +196,15 @@ class Host:
         """The connection to a node broke: what was sent to it may be lost."""
         now_ms = self._now(now_ms)
         peer = self._peers.get(node)
-        for group in peer.groups if peer is not None else ():
-            if self._groups[group].leader == self._node:
-                self._touch(group).peer_unreachable(node, now_ms)
+        if peer is None:
+            return
+        for group_id in peer.groups:
+            group = self._groups[group_id]
+            if group.leader == node:
+                group.wake(peer.heard_ms, now_ms)
+            if group.leader in (node, self._node):
+                self._touched[group_id] = group
+                group.peer_unreachable(node, now_ms)
 
     def poll(self, now_ms: int) -> Work:
         now_ms = self._now(now_ms)
@@ -221,15 +239,18 @@ class Host:
                 self._timers.disarm(group_id)
             else:
                 self._timers.arm(group_id, deadline_ms)
-        for peer in self._peers:
-            messages = letters.pop(peer.node, ())
-            if messages or now_ms - peer.spoken_ms >= self._settings.heartbeat_ms:
+        heartbeat_ms = self._settings.heartbeat_ms
+        due_ms = self._timers.next_ms()
+        for peer in self._peers.all():
+            messages = letters.pop(peer.node, ()) if letters else ()
+            if messages or now_ms - peer.spoken_ms >= heartbeat_ms:
                 peer.spoken_ms = now_ms
                 work.envelopes.append(Envelope(self._node, peer.node, self._incarnation, messages))
+            if peer.spoken_ms + heartbeat_ms < due_ms:
+                due_ms = peer.spoken_ms + heartbeat_ms
         for node, messages in letters.items():  # nodes with which nothing is shared any more
             work.envelopes.append(Envelope(self._node, node, self._incarnation, messages))
-        speak_ms = min((peer.spoken_ms for peer in self._peers), default=NEVER_MS) + self._settings.heartbeat_ms
-        self._poll_due_ms = min(NEVER_MS, speak_ms, self._timers.next_ms())
+        self._poll_due_ms = due_ms
         return work
 
     def _touch(self, group: int) -> Group:

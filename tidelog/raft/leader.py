@@ -10,13 +10,15 @@ Its rules, each with a test that fails without it:
   is (thesis 6.4, 4.1);
 * without word from a quorum for an election timeout it steps down (CheckQuorum);
 * having told a follower to campaign, it gives up lease reads for the rest of the term: the word may arrive late;
-* a leader that is no voter of the new configuration leads until that is committed, and does not count itself.
+* a leader that is no voter of the new configuration leads until that is committed, and does not count itself;
+* a node becomes a voter only once its log names it as a learner: before, it grants no votes (`group`), and a group that
+  needs the vote of one that cannot hear of itself without a leader would have none for ever.
 """
 
 from collections.abc import Sequence
 
 from tidelog.raft.configuration import Change, change, leave_joint
-from tidelog.raft.effects import Committed, Readable, Reason, Refusal
+from tidelog.raft.effects import Committed, MemberView, Readable, Reason, Refusal
 from tidelog.raft.errors import ConfigurationError, RaftInvariantError
 from tidelog.raft.log import Buffer, EntryKind
 from tidelog.raft.messages import AppendRejected, AppendResponse, Heartbeat, HeartbeatResponse, TimeoutNow
@@ -112,6 +114,23 @@ class Leader:
             and self.rounds.lease_holds(now_ms, self._replica.settings.lease_ms)
         )
 
+    def members(self, now_ms: int) -> list[MemberView]:
+        configuration = self._replica.membership.in_force
+        views: list[MemberView] = []
+        for member in self.replication.members.values():
+            own = member is self.replication.own
+            views.append(
+                MemberView(
+                    member.node,
+                    member.match,
+                    0 if own else now_ms - member.heard_ms,
+                    configuration.votes(member.node),
+                    member.node in configuration.learners,
+                    self._log.accepting if own else member.accepting,
+                )
+            )
+        return views
+
     # Requests
 
     def propose(self, kind: EntryKind, data: Sequence[Buffer], deadline_ms: int, now_ms: int) -> int | Refusal:
@@ -158,6 +177,11 @@ class Leader:
             target = change(membership.in_force, changes)
         except ConfigurationError as error:
             return Refusal(Reason.INVALID, self._replica.node, str(error))
+        newcomers = [
+            node for node in target.voters if node not in membership.in_force.voters and not self._is_learned(node)
+        ]
+        if newcomers:
+            return Refusal(Reason.NOT_LEARNED, self._replica.node, f"nodes {newcomers}")
         ticket = self._replica.new_ticket()
         if target == membership.in_force:
             self._replica.answers.append(Committed(ticket, membership.in_force_index))
@@ -168,6 +192,11 @@ class Leader:
         self._replica.append_configuration(target)
         self.replication.reconfigure(now_ms)
         return ticket
+
+    def _is_learned(self, node: int) -> bool:
+        """Whether the node's log, on its disk, holds the configuration in force, which names it."""
+        member = self.replication.members.get(node)
+        return member is not None and member.match >= self._replica.membership.in_force_index
 
     def transfer(self, target: int, now_ms: int) -> Refusal | None:
         """Hand leadership to `target` as soon as it has the whole log; meanwhile no proposal is taken.

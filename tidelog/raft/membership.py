@@ -5,8 +5,9 @@ truncated, the one before it is in force again. So this is a stack whose bottom,
 
     the base's index < every other index, ascending; the top is in force.
 
-The base may be newer than the log (after a take-over): a committed fact, merely learned early. Its depth is bounded by
-the leader's rule of one uncommitted change at a time, except right after a start, when all that is known is the log.
+The base may be newer than the log (after a take-over, or when a newcomer is told it): a committed fact, merely learned
+early. What the log says up to the base's index is history, and does not count. The stack's depth is bounded by the
+leader's rule of one uncommitted change at a time, except right after a start, when all that is known is the log.
 """
 
 from collections.abc import Iterable
@@ -19,9 +20,11 @@ class Membership:
     __slots__ = ("_stack", "in_force", "in_force_index")
 
     def __init__(self, configurations: Iterable[tuple[int, Configuration]]) -> None:
-        self._stack = sorted(configurations, key=lambda known: known[0])
-        if not self._stack:
+        """The base first, then those found in the log, ascending."""
+        known = list(configurations)
+        if not known:
             raise ConfigurationError("a group needs a configuration to begin with")
+        self._stack = [known[0], *(later for later in known[1:] if later[0] > known[0][0])]
         self._enforce_top()
 
     @property
@@ -36,6 +39,10 @@ class Membership:
         committed, it must be able to lead to that end (thesis 4.2.2); it does not count itself.
         """
         return any(configuration.votes(node) for _, configuration in self._stack)
+
+    def names(self, node: int, last_index: int) -> bool:
+        """Whether any of them that is at or before `last_index` has the node as a member."""
+        return any(index <= last_index and node in configuration.members for index, configuration in self._stack)
 
     def appended(self, index: int, configuration: Configuration) -> None:
         if index > self.in_force_index:

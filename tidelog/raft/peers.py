@@ -4,10 +4,10 @@ Every envelope of a node says that it lives, and in which incarnation. A node is
 has been silent for an election timeout; an incarnation ends when a later one is heard of. What that means for groups is
 the host's business.
 
-Cost: O(1) an envelope, O(peers) a poll.
+Cost: O(1) an envelope, and a poll as long as nobody can be silent for too long yet, else O(peers).
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable
 from enum import Enum
 
 _UNHEARD = -1
@@ -44,17 +44,19 @@ class Peer:
 
 
 class Peers:
-    __slots__ = ("_by_node", "_patience_ms", "alive")
+    __slots__ = ("_by_node", "_patience_ms", "_silent_from_ms", "alive")
 
     def __init__(self, patience_ms: int) -> None:
         self._patience_ms = patience_ms
         self._by_node: dict[int, Peer] = {}
+        self._silent_from_ms = 0
+        """Before this, nobody's silence can be too long: times of hearing only rise."""
 
         self.alive: set[int] = set()
         """The nodes that live, as a view that groups keep."""
 
-    def __iter__(self) -> Iterator[Peer]:
-        return iter(self._by_node.values())
+    def all(self) -> Collection[Peer]:
+        return self._by_node.values()
 
     def get(self, node: int) -> Peer | None:
         return self._by_node.get(node)
@@ -88,6 +90,10 @@ class Peers:
 
     def take_silent(self, now_ms: int) -> list[Peer]:
         """Those that have just been silent for too long; they do not live any more."""
+        if now_ms < self._silent_from_ms:
+            return []
+        oldest_ms = min((peer.heard_ms for peer in self._by_node.values() if peer.node in self.alive), default=now_ms)
+        self._silent_from_ms = max(now_ms, oldest_ms + self._patience_ms)
         silent = [
             peer
             for peer in self._by_node.values()

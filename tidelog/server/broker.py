@@ -5,41 +5,55 @@ memory; all others are functions from a request to an answer (`handlers`), which
 """
 
 import asyncio
-import base64
 import contextlib
 import logging
-import uuid
-from collections.abc import Callable, Coroutine
+import socket
+from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 from uuid import UUID
 
 from tidelog.cluster import (
     CLUSTER_STREAM,
+    AlterNodeConfigs,
     Applied,
     ClusterState,
     Command,
-    FoundCluster,
+    Partition,
     RegisterNode,
+    RemoveNode,
+    Snapshot,
     Topic,
     TopicConfig,
+    encode_command,
 )
+from tidelog.raft import Reason, Refusal
+from tidelog.server.admission import enter
 from tidelog.server.clock import now_ms
-from tidelog.server.cluster_log import ClusterLog
+from tidelog.server.cluster_log import ClusterLog, CommandRefusedError
 from tidelog.server.connection import Connection, Exchange
+from tidelog.server.controller import Controller
 from tidelog.server.coordinators import Coordinators
 from tidelog.server.fetch import Fetch
+from tidelog.server.filler import Filler
 from tidelog.server.framing import PRODUCE
 from tidelog.server.handlers import HANDLERS, Call
 from tidelog.server.handlers.producers import ProducerIds
+from tidelog.server.leaders import NOBODY
+from tidelog.server.leaders import leader_of as newest_leader
 from tidelog.server.memory import BufferPool, Inlet
 from tidelog.server.node import Node
+from tidelog.server.operations import Operations
+from tidelog.server.peer_calls import answer as answer_call
+from tidelog.server.peers import Hello, PeerCallError, Peers
 from tidelog.server.produce import Produce
 from tidelog.server.quotas import Quotas, TokenBucket
 from tidelog.server.replica import Replica
+from tidelog.server.reporter import Reporter
+from tidelog.server.retention import Retention
 from tidelog.server.settings import Settings
 from tidelog.server.topics import until
-from tidelog.storage import Disk
+from tidelog.storage import Disk, StorageError
 from tidelog.wire.errors import ErrorCode
 from tidelog.wire.frames import UnsupportedVersionError, decode_request, encode_response
 from tidelog.wire.messages import FetchRequest
@@ -50,6 +64,7 @@ API_VERSIONS = 18
 START_TIMEOUT_MS = 60_000
 READER_THREADS = 4
 FETCH_BYTES_MIN = 64 << 10  # of an answer when memory is short
+HAND_OVER_MS_MAX = 1_500
 DRAIN_S_MAX = 5.0  # how long a stopping node waits for what is being written
 
 
@@ -74,8 +89,16 @@ class Broker:
         self._found: dict[tuple[str | UUID, int], Replica] = {}
         """What `leader_of` found, until the cluster's state changes."""
         self._serving = False
-        lone = (settings.node_id,)
-        self.cluster = ClusterLog(self.node.carry(CLUSTER_STREAM, lone, TopicConfig.of({})), self._applied)
+        self.cluster = ClusterLog(self._applied, self._submit_elsewhere)
+        receive, lost = self.node.receive, self.node.unreachable
+        self.peers = Peers(settings.node_id, self._hello, self._trusts, receive, lost, self._called, self.pool)
+        self.node.send = self.peers.send
+        self.operations = Operations(self)
+        self.controller_loop = Controller(self)
+        self._reporter = Reporter(self)
+        self.node.on_led = self._reporter.touched
+        self._retention = Retention(self)
+        self._filler = Filler(self)
         self.producer_ids = ProducerIds()
         self.coordinators = Coordinators(self)
 
@@ -86,71 +109,216 @@ class Broker:
     @property
     def controller(self) -> int:
         """The node that carries out changes to the cluster; -1 when none is known."""
-        leader = self.node.replicas[CLUSTER_STREAM].group.leader
-        return -1 if leader is None else leader
+        replica = self.node.replicas.get(CLUSTER_STREAM)
+        return -1 if replica is None or replica.group.leader is None else replica.group.leader
+
+    def is_alive(self, node: int) -> bool:
+        """Whether this node hears from another one."""
+        return node == self.settings.node_id or node in self.node.nodes_alive
+
+    def leader_node(self, stream: int) -> int:
+        """Who leads a stream, as far as this node knows; -1 when it does not."""
+        found = self.state.partition_of(stream)
+        return NOBODY if found is None else newest_leader(self, found[0].partitions[found[1]])[0]
 
     def now(self) -> int:
         return now_ms()
 
     # Beginning and end
 
-    async def start(self, host: str, port: int) -> None:
-        """Take up the cluster's state, tell it where this node is, and carry the streams it has here."""
-        replica = self.node.replicas[CLUSTER_STREAM]
-        if not await until(replica, lambda: replica.ready, START_TIMEOUT_MS):
-            raise TimeoutError(f"the cluster's own log has no leader after {START_TIMEOUT_MS // 1000} s")
-        for topic in list(self.state.topics.values()):
-            self._carry(topic)
-        wanted = {partition.stream for topic in self.state.topics.values() for partition in topic.partitions}
-        self.coordinators.carried()
+    async def start(self, host: str, port: int, listening: socket.socket | None = None) -> None:
+        """Come to the other nodes, take part in the streams that are here, and be registered.
+
+        `host` and `port` are where clients reach this node; `listening` is a socket for other nodes, if there is one.
+        """
+        settings = self.settings
+        peer_host = settings.peer_host or settings.host
+        own = settings.config_servers.get(settings.node_id)
+        peer_port = await self.peers.open(peer_host, settings.peer_port or (own[1] if own else 0), listening)
+        self._find_peers()
         for stream in self.node.streams_on_disk:
-            if stream != CLUSTER_STREAM and stream not in wanted:
-                self.node.drop(stream)  # deleted while this node was away
+            replica = self.node.carry(stream, TopicConfig.of({}))
+            if stream == CLUSTER_STREAM:
+                self.cluster.attach(replica)
+        self.controller_loop.start()
+        registration = RegisterNode(
+            settings.node_id, host, port, settings.rack or None, peer_host, peer_port, settings.role_names,
+            self.node.directory_id,
+        )  # fmt: skip
+        await enter(self, registration)
+        self._check_disk()
         self._serving = True
-        self._set_quotas()
-        await self.cluster.submit(FoundCluster(_short(uuid.uuid4())), START_TIMEOUT_MS)
-        rack = self.settings.rack or None
-        await self.cluster.submit(RegisterNode(self.settings.node_id, host, port, rack), START_TIMEOUT_MS)
+        self._settle_all()
+        self._reporter.start()
+        self._retention.start()
+        await self._until_founded()
+
+    def follow_cluster(self, voters: Sequence[int]) -> None:
+        """Begin the cluster's own log, as one of its first voters or as one who is about to learn it from them."""
+        self.cluster.attach(self.node.begin(CLUSTER_STREAM, voters, TopicConfig.of({})))
+
+    def _check_disk(self) -> None:
+        known = self.state.nodes[self.settings.node_id].directory
+        if known != self.node.directory_id:
+            raise StorageError(
+                f"node {self.settings.node_id} has another disk now ({known}); this one ({self.node.directory_id}) "
+                "was replaced: give it an empty folder"
+            )
+
+    async def _until_founded(self) -> None:
+        replica = self.node.replicas[CLUSTER_STREAM]
+        await until(replica, lambda: self.state.founded, START_TIMEOUT_MS)
 
     async def stop(self) -> None:
-        """Answer what is being written, let go of all clients, and close the log."""
+        """Hand over what is led here, answer what is being written, let go of all clients, and close the log."""
+        if not self.node.failed:
+            await self._hand_over()
         if self._produce_bytes and not self.node.failed:
             self._drained = self._loop.create_future()
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._drained, DRAIN_S_MAX)
+        self.leave()
+
+    def leave(self) -> None:
+        """Let go of all clients and nodes, and close the log."""
         for task in list(self._tasks):
             task.cancel()
         for connection in list(self.connections):
             connection.close()
+        self.controller_loop.close()
+        self._reporter.close()
+        self._retention.close()
+        self._filler.close()
         self.coordinators.close()
+        self.peers.close()
         self.node.stop()
         self.readers.shutdown()
 
+    async def _hand_over(self) -> None:
+        """Have others lead what this node leads, so that clients need not wait for an election."""
+        led = [replica for replica in self.node.replicas.values() if replica.ready]
+        asked: list[Replica] = []
+        for replica in led:
+            others = [m for m in replica.group.members(now_ms()) if m.voter and m.node != self.settings.node_id]
+            best = max(others, key=lambda member: member.match, default=None)
+            if best is None or not self.is_alive(best.node):
+                continue
+            if self.node.transfer_leadership(replica.stream, best.node) is None:
+                asked.append(replica)
+        deadline_ms = now_ms() + HAND_OVER_MS_MAX
+        for replica in asked:
+            await until(replica, lambda replica=replica: not replica.leads, deadline_ms - now_ms())
+
+    # Other nodes
+
+    def _hello(self) -> Hello:
+        return Hello(self.settings.node_id, self.node.incarnation, self.state.cluster_id, self.node.directory_id)
+
+    def _trusts(self, hello: Hello) -> bool:
+        """Whether a node takes part with the disk it is known by. Before it is registered, it has nothing to say."""
+        known = self.state.nodes.get(hello.node)
+        return known is None or not known.directory or known.directory == hello.directory
+
+    async def _called(self, _node: int, method: str, content: dict[str, Any]) -> dict[str, Any]:
+        return await answer_call(self, method, content)
+
+    async def at_node(self, node: int, method: str, content: dict[str, Any], timeout_ms: int) -> dict[str, Any]:
+        """Have a node, which may be this one, answer a call. Raises PeerCallError."""
+        if node == self.settings.node_id:
+            return await answer_call(self, method, content)
+        return await self.peers.call(node, method, content, timeout_ms)
+
+    async def at_controller(self, method: str, content: dict[str, Any], timeout_ms: int) -> dict[str, Any]:
+        """Have the controller answer a call. Waits for there to be one; raises PeerCallError."""
+        deadline_ms = now_ms() + timeout_ms
+        replica = self.node.replicas.get(CLUSTER_STREAM)
+        if replica is None or not await until(replica, lambda: self._knows_controller(replica), timeout_ms):
+            raise PeerCallError(ErrorCode.NOT_CONTROLLER, "the cluster has no controller now")
+        return await self.at_node(self.controller, method, content, max(1, deadline_ms - now_ms()))
+
+    @staticmethod
+    def _knows_controller(replica: Replica) -> bool:
+        return replica.ready if replica.leads else replica.group.leader is not None
+
+    async def _submit_elsewhere(self, command: Command, timeout_ms: int) -> int:
+        content = {"command": encode_command(command).decode(), "timeout_ms": timeout_ms}
+        try:
+            return (await self.at_controller("submit", content, timeout_ms))["offset"]
+        except PeerCallError as error:
+            timed_out = error.code is ErrorCode.REQUEST_TIMED_OUT
+            reason = Reason.TIMED_OUT if timed_out else Reason.NOT_LEADER
+            raise CommandRefusedError(Refusal(reason, detail=error.message)) from None
+
+    def _find_peers(self) -> None:
+        """Where the other nodes are: as the settings say, else as they registered."""
+        known = {n.node: (n.peer_host, n.peer_port) for n in self.state.nodes.values() if n.peer_port}
+        self.peers.set_addresses(known | self.settings.config_servers)
+
     # The cluster's state, as it changes
 
-    def _applied(self, _command: Command, applied: Applied) -> None:
+    def _applied(self, command: Command, applied: Applied) -> None:
         self._found.clear()
+        if isinstance(command, RegisterNode | RemoveNode | Snapshot):
+            self._find_peers()
         if not self._serving:
-            return  # replaying; `start` carries what is there in the end
+            return  # replaying; `start` settles what is there in the end
+        if isinstance(command, Snapshot):
+            self._settle_all()
+            return
         for partition in applied.deleted:
             self.node.drop(partition.stream)
         if applied.topic is not None:
             if applied.topic.id in self.state.topics_by_id:
-                self._carry(applied.topic)
+                self._settle(applied.topic, applied.topic.partitions)
                 self.coordinators.carried()
             else:
                 self.coordinators.topic_deleted(applied.topic.name)
+        for partition in applied.changed:
+            found = self.state.partition_of(partition.stream)
+            if found is not None:
+                self._settle(found[0], (partition,))
+        if isinstance(command, AlterNodeConfigs):
+            self._set_quotas()
+
+    def _settle_all(self) -> None:
+        """Have every stream that belongs here, and no other: commands may have been missed."""
+        wanted = {CLUSTER_STREAM}
+        for topic in list(self.state.topics.values()):
+            wanted.update(partition.stream for partition in topic.partitions)
+            self._settle(topic, topic.partitions)
+        for stream in self.node.streams_on_disk:
+            if stream not in wanted:
+                self.node.drop(stream)  # deleted while this node was away
+        self.coordinators.carried()
         self._set_quotas()
 
-    def _carry(self, topic: Topic) -> None:
-        """Have the topic's streams that belong here, with its settings."""
+    def _settle(self, topic: Topic, partitions: Sequence[Partition]) -> None:
+        """Have those of a topic's streams that belong here, with its settings."""
+        me = self.settings.node_id
         config = TopicConfig.of(topic.configs)
-        for partition in topic.partitions:
+        for partition in partitions:
             replica = self.node.replicas.get(partition.stream)
-            if replica is None and self.settings.node_id in partition.replicas:
-                replica = self.node.carry(partition.stream, partition.replicas, config)
             if replica is not None:
                 replica.config, replica.internal = config, topic.internal
+                if me not in partition.replicas and me not in partition.members:
+                    self.node.drop(partition.stream)  # its group has let go of this node
+            elif me not in partition.replicas or me in partition.absent:
+                continue
+            elif me in partition.newcomers:
+                self._filler.want(partition.stream)
+            else:
+                replica = self.node.begin(partition.stream, partition.initial, config, partition.start_offset)
+                replica.config, replica.internal = config, topic.internal
+
+    def filled(self, stream: int, replica: Replica) -> None:
+        """A newcomer has begun its stream."""
+        found = self.state.partition_of(stream)
+        if found is None:
+            self.node.drop(stream)
+            return
+        topic = found[0]
+        replica.config, replica.internal = TopicConfig.of(topic.configs), topic.internal
+        self.coordinators.carried()
 
     def live(self) -> Settings:
         """The settings with what was changed at run time."""
@@ -285,8 +453,3 @@ class Broker:
         """A handler failed: a fault of ours. The client must not wait for an answer that never comes."""
         call.exchange.connection.abort("the request failed inside the server")
         call.exchange.answer(())
-
-
-def _short(identity: UUID) -> str:
-    """Kafka's way to write a cluster's id: URL-safe base64 of 16 bytes, without padding."""
-    return base64.urlsafe_b64encode(identity.bytes).decode().rstrip("=")

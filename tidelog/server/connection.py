@@ -88,7 +88,7 @@ class Connection(asyncio.BufferedProtocol):
         self._transport: asyncio.Transport | None = None
         self.peer = self.host = ""
         self.client_id: str | None = None
-        self._frames = Frames(broker.settings, broker.inlet, broker.pool, self._take, self._wants_frames)
+        self._frames = Frames(self._frame_bytes_max, broker.inlet, broker.pool, self._take, self._wants_frames)
         # Under way
         self._exchanges: deque[Exchange] = deque()
         self._produces = 0  # how many of them are produces
@@ -136,6 +136,10 @@ class Connection(asyncio.BufferedProtocol):
         self._out.clear()
         self._sent()
         self._broker.closed(self)
+
+    def _frame_bytes_max(self, api_key: int) -> int:
+        settings = self._broker.settings
+        return settings.request_bytes_max if api_key == PRODUCE else settings.request_control_bytes_max
 
     def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002 - the protocol's signature
         return self._frames.room()

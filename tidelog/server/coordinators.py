@@ -48,7 +48,7 @@ class Seat:
     """One partition of the internal topic, and its coordinator while this node leads it."""
 
     def __init__(self, replica: Replica, settings: GroupSettings, topic_exists: "Callable[[str], bool]") -> None:
-        self._replica = replica
+        self.replica = replica
         self._settings = settings
         self._topic_exists = topic_exists
         self._loop = asyncio.get_running_loop()
@@ -76,7 +76,7 @@ class Seat:
 
     def close(self) -> None:
         self._unload()
-        self._replica.on_leadership = None
+        self.replica.on_leadership = None
 
     def forget_topic(self, topic: str) -> None:
         if self.coordinator is not None:
@@ -84,15 +84,15 @@ class Seat:
             self.touched()
 
     def _leadership_changed(self) -> None:
-        if self._replica.ready and self.coordinator is None:
+        if self.replica.ready and self.coordinator is None:
             self._load()
-        elif not self._replica.leads and self.coordinator is not None:
+        elif not self.replica.leads and self.coordinator is not None:
             self._unload()
 
     def _load(self) -> None:
         self.coordinator = coordinator = Coordinator(self._settings, random.Random(), self._append)
         image = Image()
-        for record in self._replica.records(0):
+        for record in self.replica.records(0):
             image.apply(record.key or b"", record.value)
             self._records_since_snapshot += 1
         coordinator.start(image, self.now())
@@ -118,7 +118,7 @@ class Seat:
     # The journal
 
     def _append(self, records: Sequence[JournalRecord], done: "Callable[[ErrorCode], None]") -> None:
-        replica, coordinator = self._replica, self.coordinator
+        replica, coordinator = self.replica, self.coordinator
         time_ms = wall_ms()
         batch = build_batch([Record(value, key, time_ms) for key, value in records])
 
@@ -141,9 +141,9 @@ class Seat:
             coordinator.write_snapshot(self._snapshot_written)
 
     def _snapshot_written(self, error: ErrorCode) -> None:
-        if error is ErrorCode.NONE and self._replica.leads:
-            deadline_ms = self._replica.now() + APPEND_TIMEOUT_MS
-            self._replica.move_start(self._snapshot_offset, deadline_ms, _nothing)
+        if error is ErrorCode.NONE and self.replica.leads:
+            deadline_ms = self.replica.now() + APPEND_TIMEOUT_MS
+            self.replica.move_start(self._snapshot_offset, deadline_ms, _nothing)
 
 
 class Coordinators:
@@ -159,15 +159,19 @@ class Coordinators:
         topic = self._broker.topic_of(TOPIC)
         for number, partition in enumerate(topic.partitions if topic is not None else ()):
             replica = self._broker.node.replicas.get(partition.stream)
-            if replica is not None and number not in self._seats:
+            seat = self._seats.get(number)
+            if seat is not None and seat.replica is not replica:  # the stream left this node, and may have come back
+                self._seats.pop(number).close()
+                seat = None
+            if replica is not None and seat is None:
                 self._seats[number] = Seat(replica, self._settings, lambda name: name in self._broker.state.topics)
 
     def close(self) -> None:
         for seat in self._seats.values():
             seat.close()
 
-    async def partition_of(self, group_id: str) -> tuple[int, Replica] | None:
-        """The partition that holds the group, and its replica here; the internal topic is made when it is missing."""
+    async def partition_of(self, group_id: str) -> int | None:
+        """The partition of the internal topic that holds the group; the topic is made when it is missing."""
         topic = self._broker.topic_of(TOPIC)
         if topic is None:
             deadline_ms = self._broker.now() + CREATE_TIMEOUT_MS
@@ -178,19 +182,23 @@ class Coordinators:
                 topic = self._broker.topic_of(TOPIC)
             if topic is None:
                 return None
-        number = partition_of(group_id, len(topic.partitions))
-        replica = self._broker.node.replicas.get(topic.partitions[number].stream)
-        return None if replica is None else (number, replica)
+        return partition_of(group_id, len(topic.partitions))
+
+    async def node_of(self, group_id: str) -> int:
+        """The node where the group's coordinator is; -1 when that is not known now."""
+        number = await self.partition_of(group_id)
+        topic = self._broker.topic_of(TOPIC)
+        return -1 if number is None or topic is None else self._broker.leader_node(topic.partitions[number].stream)
 
     async def seat_of(self, group_id: str) -> tuple[Seat, Coordinator] | ErrorCode:
         """The coordinator of a group, or what a client is told instead."""
-        found = await self.partition_of(group_id)
-        if found is None:
+        number = await self.partition_of(group_id)
+        if number is None:
             return ErrorCode.COORDINATOR_NOT_AVAILABLE
-        number, replica = found
         seat = self._seats.get(number)
-        if seat is None or not replica.leads:
+        if seat is None or not seat.replica.leads:
             return ErrorCode.NOT_COORDINATOR
+        replica = seat.replica
         if seat.coordinator is None:
             await until(replica, lambda: replica.ready, CREATE_TIMEOUT_MS)
         if seat.coordinator is None:

@@ -5,6 +5,11 @@ there is enough or its time is up. What it gives out are the batches as they lie
 a segment read into pooled memory (on the loop when the page cache has them, by a thread when the disk must be waited
 for). Old clients (versions 0 to 3) get message sets made from them, which is the slow path.
 
+Who answers: the leader, once everything before its term is committed. A consumer that names its rack, in version 11 or
+later, is sent to a replica there that keeps up, unless the leader stands there itself (KIP-392); that replica then
+answers, below its own high watermark, as long as it hears its leader. One that asked a node which cannot answer is told
+who leads (KIP-951).
+
 Bounds: one answer has at most `fetch.bytes.max` bytes, or one batch. The more of `memory.fetch.bytes` is on its way to
 clients, the smaller answers become, so that clients who do not read take nothing from those who do.
 """
@@ -16,12 +21,15 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, NamedTuple
 from uuid import UUID
 
+from tidelog import faults
 from tidelog.server.connection import Exchange
+from tidelog.server.leaders import WRONG_NODE, endpoints_of, epoch_error, hint_of, members_of
 from tidelog.server.replica import Replica
 from tidelog.storage import Chunk, File, FileRange
 from tidelog.wire.batch import Buffer, CorruptBatchError
 from tidelog.wire.errors import ErrorCode
 from tidelog.wire.fetch import PartitionAnswer, write_fetch_answer
+from tidelog.wire.leader_hints import Endpoint
 from tidelog.wire.message_set import write_message_set
 from tidelog.wire.messages import FetchRequest
 from tidelog.wire.messages.fetch import FetchRequestPartition
@@ -32,7 +40,11 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 BATCHES_SINCE = 4
+RACK_SINCE = 11
+LEADER_SINCE = 12
 TOPIC_ID_SINCE = 13
+IN_SYNC_TIMEOUTS = 2  # election timeouts within which a replica was heard that consumers are sent to,
+IN_SYNC_ENTRIES_MAX = 4_096  # and how many committed entries it may lack
 PIECE_BYTES = 1 << 20
 WAIT_MS_MAX = 60_000
 
@@ -58,6 +70,8 @@ class _Piece(NamedTuple):
 
 def _read_pieces(pieces: Sequence[_Piece]) -> None:
     """In a thread."""
+    if faults.ARMED:
+        faults.hit("fetch.read")
     for piece in pieces:
         read = piece.file.read_into(piece.position, piece.memory)
         if read < len(piece.memory):
@@ -86,6 +100,8 @@ class Fetch:
             self._topics.append((name, answers))
             for asked in topic.partitions:
                 replica = broker.leader_of(name, asked.partition)
+                if replica is ErrorCode.NOT_LEADER_OR_FOLLOWER:
+                    replica = broker.replica_of(name, asked.partition)  # it may answer as a follower
                 answer = PartitionAnswer(asked.partition)
                 answers.append(answer)
                 if isinstance(replica, ErrorCode):
@@ -101,8 +117,8 @@ class Fetch:
         """See what there is; answer when it is enough, or when there is no use in waiting."""
         if self._done:
             return
-        found, failed = self._gather()
-        if found >= self._request.min_bytes or failed or self._broker.now() >= self._deadline_ms:
+        found, hurry = self._gather()
+        if found >= self._request.min_bytes or hurry or self._broker.now() >= self._deadline_ms:
             self._answer(found)
         elif self._timer is None:
             self._wait()
@@ -113,39 +129,94 @@ class Fetch:
         self._look()
 
     def _gather(self) -> tuple[int, bool]:
-        """(bytes found, whether a partition failed); fills in every part."""
+        """(bytes found, whether there is something to tell at once); fills in every part."""
         left = min(max(self._request.max_bytes, 0), self._broker.fetch_allowance())
-        found, failed = 0, False
+        found, hurry = 0, False
         for part in self._parts:
             part.chunks = ()
-            if part.replica is None:
-                failed = True
+            replica, answer = part.replica, part.answer
+            if replica is None:
+                hurry = True
                 continue
-            error = self._check(part.replica, part.asked)
-            part.answer.error = error
+            error, patient = self._check(replica, part.asked)
+            answer.error = error
             if error:
-                part.answer.high_watermark = -1
-                failed = True
+                answer.high_watermark = answer.start_offset = -1
+                hurry = hurry or not patient
                 continue
-            part.answer.high_watermark = part.replica.high_watermark
-            part.answer.start_offset = part.replica.log.start_offset
-            if left > 0 or not found:
-                part.chunks = self._read(part.replica, part.asked, left, first=not found)
+            answer.high_watermark = replica.high_watermark
+            answer.start_offset = replica.log.start_offset
+            if self._elsewhere(replica, part):
+                hurry = True
+            elif left > 0 or not found:
+                part.chunks = self._read(replica, part.asked, left, first=not found)
                 size = sum(map(len, part.chunks))
                 found += size
                 left -= size
-        return found, failed
+        return found, hurry
 
-    @staticmethod
-    def _check(replica: Replica, asked: FetchRequestPartition) -> ErrorCode:
-        if not replica.ready:
-            return ErrorCode.NOT_LEADER_OR_FOLLOWER
-        epoch = asked.current_leader_epoch
-        if epoch >= 0 and epoch != replica.group.term:
-            return ErrorCode.FENCED_LEADER_EPOCH if epoch < replica.group.term else ErrorCode.UNKNOWN_LEADER_EPOCH
-        if not replica.log.start_offset <= asked.fetch_offset <= replica.log.next_offset:
-            return ErrorCode.OFFSET_OUT_OF_RANGE
-        return ErrorCode.NONE
+    def _check(self, replica: Replica, asked: FetchRequestPartition) -> tuple[ErrorCode, bool]:
+        """(what is wrong, whether time may mend it)."""
+        if replica.ready:
+            error = epoch_error(replica, asked.current_leader_epoch)
+            if not error and not replica.log.start_offset <= asked.fetch_offset <= replica.log.next_offset:
+                error = ErrorCode.OFFSET_OUT_OF_RANGE
+            return error, False
+        if replica.group.leader is None:
+            return ErrorCode.NOT_LEADER_OR_FOLLOWER, False
+        error = epoch_error(replica, asked.current_leader_epoch)
+        if error:
+            return error, False
+        if replica.leads:
+            return ErrorCode.NOT_LEADER_OR_FOLLOWER, True  # it will know soon what is committed
+        if not (replica.follows and self._was_sent_here()):
+            return ErrorCode.NOT_LEADER_OR_FOLLOWER, False
+        if asked.fetch_offset < replica.log.start_offset:
+            return ErrorCode.OFFSET_OUT_OF_RANGE, False
+        if asked.fetch_offset > replica.high_watermark:
+            return ErrorCode.OFFSET_NOT_AVAILABLE, True  # the leader is ahead
+        return ErrorCode.NONE, False
+
+    def _was_sent_here(self) -> bool:
+        """Leaders send consumers only to replicas in the consumer's own rack."""
+        rack = self._request.rack_id
+        return bool(rack) and self._exchange.api_version >= RACK_SINCE and rack == self._broker.settings.rack
+
+    def _elsewhere(self, replica: Replica, part: _Part) -> bool:
+        """Whether the reader is to go on elsewhere, which then stands in the answer."""
+        asked, answer = part.asked, part.answer
+        answer.preferred_replica, answer.diverging = -1, None
+        if asked.last_fetched_epoch >= 0:
+            epoch, end = replica.log.end_of_term(asked.last_fetched_epoch)
+            if epoch < 0:
+                answer.error = ErrorCode.OFFSET_OUT_OF_RANGE  # it is older than all that is known here
+                return True
+            if epoch < asked.last_fetched_epoch or end < asked.fetch_offset:
+                answer.diverging = (epoch, end)
+                return True
+        rack = self._request.rack_id
+        if rack and rack != self._broker.settings.rack and replica.ready:
+            answer.preferred_replica = self._nearest(replica, asked.fetch_offset, rack)
+        return answer.preferred_replica >= 0
+
+    def _nearest(self, replica: Replica, offset: int, rack: str) -> int:
+        """The voter in the rack that has most of the log, if it keeps up and has the offset; else -1."""
+        nodes, now_ms = self._broker.state.nodes, self._broker.now()
+        heard_ms_ago_max = IN_SYNC_TIMEOUTS * self._broker.settings.raft_election_timeout_ms
+        best, best_match = -1, replica.group.commit - IN_SYNC_ENTRIES_MAX - 1
+        for member in members_of(replica, now_ms):
+            node = nodes.get(member.node)
+            if (
+                node is not None
+                and node.rack == rack
+                and member.node != self._broker.settings.node_id
+                and member.voter
+                and member.heard_ms_ago <= heard_ms_ago_max
+                and member.match > best_match
+                and replica.log.offset_after(member.match) >= offset
+            ):
+                best, best_match = member.node, member.match
+        return best
 
     @staticmethod
     def _read(replica: Replica, asked: FetchRequestPartition, left: int, *, first: bool) -> Sequence[Chunk]:
@@ -231,9 +302,21 @@ class Fetch:
         quotas = self._broker.quotas
         bucket = quotas.catch_up_read if cold else quotas.tail_read
         mute_ms = bucket.charge(self._bytes, self._broker.now()) if bucket.bounded else 0
+        endpoints = self._tell_leaders() if version >= LEADER_SINCE else ()
         self._exchange.answer(
-            write_fetch_answer(version, self._exchange.correlation_id, self._topics, 0, mute_ms), mute_ms
+            write_fetch_answer(version, self._exchange.correlation_id, self._topics, 0, mute_ms, endpoints), mute_ms
         )
+
+    def _tell_leaders(self) -> Sequence[Endpoint]:
+        """Add who leads the partitions that this node does not; where those leaders are is returned."""
+        leaders: list[int] = []
+        for name, answers in self._topics:
+            for answer in answers:
+                if answer.error in WRONG_NODE:
+                    answer.leader = hint_of(self._broker, name, answer.partition)
+                    if answer.leader is not None:
+                        leaders.append(answer.leader[0])
+        return endpoints_of(self._broker, leaders) if leaders else ()
 
     def _convert(self, magic: Literal[0, 1]) -> None:
         limit = self._broker.settings.request_bytes_max

@@ -1,6 +1,7 @@
 """What a connection receives, taken apart into frames.
 
-A frame is four bytes of size and a request. Most arrive whole, in the node's inlet (`memory.Inlet`), and are handed on
+A frame is four bytes of size and a request (or, between nodes, a message), which begins with two bytes that say of
+which kind it is. Most arrive whole, in the node's inlet (`memory.Inlet`), and are handed on
 where they lie. One that arrives in parts gets memory for some times what has come of it, so that announcing a frame
 costs the node nothing; a large one whose rest fits behind its beginning simply stays there.
 
@@ -12,7 +13,6 @@ import struct
 from collections.abc import Callable
 
 from tidelog.server.memory import BufferPool, Inlet
-from tidelog.server.settings import Settings
 from tidelog.wire.errors import ProtocolError
 
 PRODUCE = 0
@@ -29,14 +29,19 @@ _HEAD = struct.Struct(">ih")
 class Frames:
     def __init__(
         self,
-        settings: Settings,
+        bytes_max: Callable[[int], int],
         inlet: Inlet,
         pool: BufferPool,
         take: Callable[[memoryview], bool],
         wanted: Callable[[], bool],
+        *,
+        trusted: bool = False,
     ) -> None:
-        """`take` is handed each frame's content, and says whether it keeps it. `wanted`: whether it takes another."""
-        self._settings = settings
+        """`bytes_max` says how large a frame with a key may be. `take` is handed each frame's content, and says whether
+        it keeps it. `wanted`: whether it takes another. `trusted`: a frame that is announced will come.
+        """
+        self._bytes_max = bytes_max
+        self._grant_factor = 0 if trusted else GRANT_FACTOR
         self._inlet = inlet
         self._pool = pool
         self._take = take
@@ -111,7 +116,7 @@ class Frames:
             self._inlet.keep(kept_to)
 
     def _check_size(self, size: int, key: int) -> None:
-        limit = self._settings.request_bytes_max if key == PRODUCE else self._settings.request_control_bytes_max
+        limit = self._bytes_max(key)
         if not REQUEST_BYTES_MIN <= size <= limit:
             raise ProtocolError(
                 f"a request with key {key} of {size} bytes; between {REQUEST_BYTES_MIN} and {limit} are allowed"
@@ -121,7 +126,7 @@ class Frames:
         """The beginning of a frame has come; true when it stays where it lies."""
         part = data[start:]
         self._frame_bytes, self._filled = size, len(part)
-        granted = min(size, max(GRANT_BYTES_MIN, GRANT_FACTOR * len(part)))
+        granted = min(size, max(GRANT_BYTES_MIN, self._grant_factor * len(part))) if self._grant_factor else size
         if granted == size and size > SMALL_BYTES and in_room and start + size <= len(self._room):
             self._frame = self._room[start : start + size]
             return True
@@ -141,7 +146,7 @@ class Frames:
         if self._filled < len(frame):
             return
         if self._filled < self._frame_bytes:
-            grown = self._memory(min(self._frame_bytes, GRANT_FACTOR * self._filled))
+            grown = self._memory(min(self._frame_bytes, self._grant_factor * self._filled))
             grown[: self._filled] = frame
             self._frame = grown
             return

@@ -6,6 +6,8 @@ whose frame has stopped arriving, or whose client has stopped reading, and soone
 
 import asyncio
 import logging
+import socket
+from typing import Any
 
 from tidelog.server.broker import Broker
 from tidelog.server.connection import Connection
@@ -25,11 +27,12 @@ class Listener:
         self._server: asyncio.Server | None = None
         self._timer: asyncio.TimerHandle | None = None
 
-    async def open(self, host: str, port: int) -> int:
-        """Listen, without answering yet whoever comes; gives the port."""
+    async def open(self, host: str, port: int, listening: socket.socket | None = None) -> int:
+        """Listen, at an address or on a socket that does already, without answering yet; gives the port."""
         loop = asyncio.get_running_loop()
+        where: dict[str, Any] = {"sock": listening} if listening is not None else {"host": host, "port": port}
         self._server = await loop.create_server(
-            lambda: Connection(self._broker), host, port, backlog=BACKLOG, start_serving=False
+            lambda: Connection(self._broker), backlog=BACKLOG, start_serving=False, **where
         )
         return self._server.sockets[0].getsockname()[1]
 

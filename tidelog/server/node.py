@@ -13,11 +13,11 @@ import contextlib
 import logging
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence, Set
 
 from tidelog.cluster import TopicConfig
 from tidelog.groups.producers import Producers
-from tidelog.raft import Configuration, Envelope, HardState, Host
+from tidelog.raft import Configuration, Envelope, HardState, Host, Refusal
 from tidelog.server.clock import now_ms
 from tidelog.server.replica import Replica
 from tidelog.server.settings import Settings
@@ -43,10 +43,14 @@ class Node:
         rng = random.Random()
         self._store = Store(disk, settings.data_dir, settings.storage, rng)
         self._store.on_report = self._from_thread
-        self._host = Host(settings.node_id, time.time_ns(), settings.raft, rng, self._now_ms)
+        self._incarnation = time.time_ns()
+        self._host = Host(settings.node_id, self._incarnation, settings.raft, rng, self._now_ms)
         self.replicas: dict[int, Replica] = {}
         self._gathering: list[Replica] = []
         self.send: Callable[[Envelope], None] = _nobody_is_there
+        """Hands an envelope to the network, which may lose it."""
+        self.on_led: Callable[[Replica], None] = _whatever
+        """Told of a stream whose leader, or whose members as its leader knows them, may have changed."""
         self._threads = StorageThreads(self._store, self._fail_from_thread)
         self._settle_timer = self._loop.call_later(SETTLE_AFTER_S, self._settle)
 
@@ -64,10 +68,35 @@ class Node:
     def streams_on_disk(self) -> list[int]:
         return list(self._store.streams)
 
-    def carry(self, stream: int, voters: tuple[int, ...], config: TopicConfig) -> Replica:
-        """Take part in a stream: with the log that is here, or a new one that begins under `voters`."""
-        found = self._store.streams.get(stream)
-        stream_log = found or self._store.create_stream(stream, Configuration(voters=voters).encode())
+    @property
+    def streams_being_deleted(self) -> Set[int]:
+        return self._store.deleting
+
+    @property
+    def directory_id(self) -> str:
+        """Which disk this is: another one has another id."""
+        return self._store.directory_id
+
+    @property
+    def incarnation(self) -> int:
+        return self._incarnation
+
+    @property
+    def nodes_alive(self) -> frozenset[int]:
+        """The other nodes that this one hears from; only the nodes it shares streams with."""
+        return self._host.nodes_alive
+
+    def begin(self, stream: int, voters: Sequence[int], config: TopicConfig, start_offset: int = 0) -> Replica:
+        """Take part in a stream with a new log, which begins under `voters`; this node need not be one of them."""
+        self._store.create_stream(stream, Configuration.of(voters).encode(), start_offset)
+        replica = self.carry(stream, config)
+        if voters[0] == self.number:  # somebody has to be first
+            self._host.campaign(stream, now_ms())
+        return replica
+
+    def carry(self, stream: int, config: TopicConfig) -> Replica:
+        """Take part in a stream whose log is here."""
+        stream_log = self._store.streams[stream]
         vote = self._store.vote(stream)
         configurations = [(index, Configuration.decode(content)) for index, content in stream_log.configurations()]
         group = self._host.add(stream, stream_log, HardState(vote.term, vote.vote), configurations, now_ms())
@@ -92,6 +121,14 @@ class Node:
     def receive(self, envelope: Envelope) -> None:
         self._host.receive(envelope, now_ms())
         self._plan_turn()
+
+    def unreachable(self, node: int) -> None:
+        """What was sent to a node may be lost."""
+        self._host.peer_unreachable(node, now_ms())
+        self._plan_turn()
+
+    def transfer_leadership(self, stream: int, target: int) -> Refusal | None:
+        return self._host.transfer_leadership(stream, target, self._request())
 
     def _request(self) -> int:
         """The time, for somebody who is about to ask the core for something: what it decides is done this turn."""
@@ -144,6 +181,8 @@ class Node:
             if effects.hard_state is not None:
                 store.save_vote(stream, StoredVote(effects.hard_state.term, effects.hard_state.vote))
             replica.take(effects)
+            if effects.leadership is not None or effects.configuration is not None:
+                self.on_led(replica)
         self._plan_timer(time_ms)
 
     def _plan_timer(self, time_ms: int) -> None:
@@ -190,5 +229,9 @@ class Node:
         self._store.close()
 
 
-def _nobody_is_there(envelope: Envelope) -> None:
-    raise AssertionError(f"a message for node {envelope.destination}, which this node has no connection to")
+def _nobody_is_there(_envelope: Envelope) -> None:
+    """Until there is a network, all is lost."""
+
+
+def _whatever(_replica: Replica) -> None:
+    """Nobody wants to know."""

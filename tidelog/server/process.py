@@ -7,8 +7,10 @@ happened: what was acknowledged is on disk, and nothing more is.
 import asyncio
 import gc
 import logging
+import os
 import resource
 import signal
+import socket
 import sys
 from collections.abc import Callable
 
@@ -24,6 +26,8 @@ log = logging.getLogger(__name__)
 COLLECT_AFTER = (50_000, 50, 100)
 """Objects made and not freed before the collector looks for cycles. The hot path makes none, and what it keeps (the
 tail cache) is large: with Python's default of 700 a good part of the server's time goes into looking through that."""
+LISTEN_FDS = "TIDELOG_LISTEN_FDS"
+"""Environment: the numbers of two sockets that listen already, for clients and for other nodes, as `5,6`."""
 SWITCH_INTERVAL_S = 0.0005  # how soon a disk thread gets the interpreter back from a busy loop
 
 
@@ -52,12 +56,23 @@ async def serve(settings: Settings, ready: Callable[[str, int], None]) -> None:
         raise ServerFailedError(f"node {settings.node_id} cannot start: {error}") from error
     listener = Listener(broker)
     try:
+        for_clients, for_peers = _inherited_sockets()
         try:
-            port = await listener.open(settings.host, settings.port)
+            port = await listener.open(settings.host, settings.port, for_clients)
         except OSError as error:
             raise ServerFailedError(f"cannot listen on {settings.host}:{settings.port}: {error.strerror}") from error
         host = settings.advertised_host or settings.host
-        await broker.start(host, settings.advertised_port or port)
+        starting = loop.create_task(broker.start(host, settings.advertised_port or port, for_peers))
+        await asyncio.wait((starting, ended), return_when=asyncio.FIRST_COMPLETED)
+        if not starting.done():  # told to stop before the cluster was there
+            starting.cancel()
+            await asyncio.wait((starting,))
+            ended.result()
+            return
+        try:
+            starting.result()
+        except (StorageError, OSError) as error:
+            raise ServerFailedError(f"node {settings.node_id} cannot start: {error}") from error
         await listener.serve()
         gc.freeze()  # what is there now stays: the collector need not look at it again
         ready(host, port)
@@ -65,6 +80,15 @@ async def serve(settings: Settings, ready: Callable[[str, int], None]) -> None:
     finally:
         listener.close()
         await broker.stop()
+
+
+def _inherited_sockets() -> tuple[socket.socket | None, socket.socket | None]:
+    """Sockets for clients and for other nodes that listen already, from whoever started this process."""
+    text = os.environ.get(LISTEN_FDS)
+    if not text:
+        return None, None
+    for_clients, for_peers = (socket.socket(fileno=int(number)) for number in text.split(","))
+    return for_clients, for_peers
 
 
 def _allow_many_files() -> None:

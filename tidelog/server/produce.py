@@ -15,14 +15,17 @@ import asyncio
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from tidelog import faults
 from tidelog.groups.producers import Numbers, Written
 from tidelog.raft import Reason, Refusal
 from tidelog.server.clock import wall_ms
 from tidelog.server.connection import Exchange
+from tidelog.server.leaders import WRONG_NODE, endpoints_of, hint_of
 from tidelog.server.refusals import error_of
 from tidelog.server.replica import Replica
 from tidelog.wire.batch import BatchHeader, CorruptBatchError, check_batch
 from tidelog.wire.errors import ErrorCode
+from tidelog.wire.leader_hints import Endpoint
 from tidelog.wire.message_set import UnsupportedMagicError, read_message_set
 from tidelog.wire.produce import PartitionAnswer, ProduceRequest, TopicName, read_produce, write_answer
 from tidelog.wire.records import InvalidBatchError, check_produced, set_append_time
@@ -30,6 +33,7 @@ from tidelog.wire.records import InvalidBatchError, check_produced, set_append_t
 if TYPE_CHECKING:
     from tidelog.server.broker import Broker
 
+LEADER_SINCE = 10
 BATCHES_SINCE = 3  # the version from which on a partition's records are one batch; before, a message set
 TIMEOUT_MS_MAX = 600_000
 _MAGIC_AT = 16
@@ -48,7 +52,17 @@ class _Refused(Exception):
 class Produce:
     """One request under way."""
 
-    __slots__ = ("_acks", "_answers", "_broker", "_deadline_ms", "_exchange", "_missing", "_size", "_version")
+    __slots__ = (
+        "_acks",
+        "_answers",
+        "_broker",
+        "_deadline_ms",
+        "_exchange",
+        "_missing",
+        "_size",
+        "_version",
+        "_wrong_node",
+    )
 
     def __init__(self, broker: "Broker", exchange: Exchange, frame: memoryview) -> None:
         request = read_produce(frame)
@@ -58,6 +72,7 @@ class Produce:
         self._size = len(frame)
         self._acks = request.acks
         self._deadline_ms = exchange.received_ms + min(max(request.timeout_ms, 0), TIMEOUT_MS_MAX)
+        self._wrong_node = False  # a partition failed in a way that the client wants to know who leads
         self._missing = 1  # until every partition was begun
         self._answers: list[tuple[TopicName, list[PartitionAnswer]]] = []
         broker.produce_begun(self._size)
@@ -80,10 +95,14 @@ class Produce:
                         raise _Refused(ErrorCode.NOT_LEADER_OR_FOLLOWER, "an earlier batch of this request failed")
                     self._append(name, number, records, answers, place)
                 except _Refused as refused:
-                    answers[place] = PartitionAnswer(number, refused.error, message=refused.message)
+                    answers[place] = self._failed(number, refused.error, refused.message)
                     self._exchange.connection.failed = True
                     failed.add((name, number))
         self._one_done()
+
+    def _failed(self, number: int, error: ErrorCode, message: str) -> PartitionAnswer:
+        self._wrong_node = self._wrong_node or error in WRONG_NODE
+        return PartitionAnswer(number, error, message=message)
 
     def _problem_with(self, request: ProduceRequest) -> tuple[ErrorCode, str] | None:
         """What is wrong with the request as a whole."""
@@ -137,7 +156,7 @@ class Produce:
         def done(refusal: Refusal | None) -> None:
             if refusal is not None:
                 connection.fail(replica.stream)
-                answers[place] = PartitionAnswer(number, error_of(refusal), message=refusal.reason.value)
+                answers[place] = self._failed(number, error_of(refusal), refusal.reason.value)
             elif replica.stream in connection.failed_streams:
                 answers[place] = PartitionAnswer(
                     number, ErrorCode.REQUEST_TIMED_OUT, message="an earlier produce on this connection failed"
@@ -165,7 +184,7 @@ class Produce:
                 timer.cancel()
             if refusal is not None:
                 self._exchange.connection.fail(replica.stream)
-                answers[place] = PartitionAnswer(number, error_of(refusal), message=refusal.reason.value)
+                answers[place] = self._failed(number, error_of(refusal), refusal.reason.value)
             self._one_done()
 
         replica.when_committed(known.index, done)
@@ -221,6 +240,20 @@ class Produce:
         broker.produce_ended(self._size)
         if self._acks == 0:
             exchange.answer((), mute_ms)
+        elif faults.ARMED and faults.hit("produce.answer"):
+            exchange.answer((), mute_ms)  # the client never hears of it
         else:
-            answer = write_answer(self._version, exchange.correlation_id, self._answers, mute_ms)
+            endpoints = self._tell_leaders() if self._wrong_node and self._version >= LEADER_SINCE else ()
+            answer = write_answer(self._version, exchange.correlation_id, self._answers, mute_ms, endpoints)
             exchange.answer((answer,), mute_ms)
+
+    def _tell_leaders(self) -> Sequence[Endpoint]:
+        """Add who leads the partitions that this node does not (KIP-951); where those leaders are is returned."""
+        leaders: list[int] = []
+        for name, answers in self._answers:
+            for place, answer in enumerate(answers):
+                leader = hint_of(self._broker, name, answer.partition) if answer.error in WRONG_NODE else None
+                if leader is not None:
+                    answers[place] = answer._replace(leader=leader)
+                    leaders.append(leader[0])
+        return endpoints_of(self._broker, leaders)

@@ -12,6 +12,7 @@ _CODES = {
     Reason.BUSY: ErrorCode.NOT_ENOUGH_REPLICAS,  # clients wait and retry
     Reason.STORAGE_FULL: ErrorCode.KAFKA_STORAGE_ERROR,
     Reason.CHANGE_PENDING: ErrorCode.NOT_ENOUGH_REPLICAS,
+    Reason.NOT_LEARNED: ErrorCode.NOT_ENOUGH_REPLICAS,
     Reason.INVALID: ErrorCode.INVALID_REQUEST,
 }
 

@@ -15,7 +15,20 @@ from collections.abc import Callable, Iterator, Sequence
 
 from tidelog.cluster import TopicConfig
 from tidelog.groups.producers import Numbers, Producers
-from tidelog.raft import Answer, Buffer, Committed, Effects, EntryKind, Group, Host, Readable, Reason, Refusal, Role
+from tidelog.raft import (
+    Answer,
+    Buffer,
+    Change,
+    Committed,
+    Effects,
+    EntryKind,
+    Group,
+    Host,
+    Readable,
+    Reason,
+    Refusal,
+    Role,
+)
 from tidelog.server.clock import wall_ms
 from tidelog.storage import StreamLog, chunk_bytes
 from tidelog.wire.batch import split_batches
@@ -85,6 +98,17 @@ class Replica:
     def ready(self) -> bool:
         """This node leads, and everything before its term is committed: it may answer for the stream."""
         return self.group.ready and not self._closed
+
+    @property
+    def follows(self) -> bool:
+        """This node knows who leads the term, and has heard what is committed in it: it may serve what it has."""
+        group = self.group
+        return (
+            not self._closed
+            and group.role is Role.FOLLOWER
+            and group.leader is not None
+            and self.log.term_at(max(group.commit, self.log.first_index - 1)) == group.term
+        )
 
     # Requests
 
@@ -169,6 +193,15 @@ class Replica:
             done(None)
             return
         ticket = self._host.read(self.stream, deadline_ms, now_ms)
+        if isinstance(ticket, Refusal):
+            done(ticket)
+        else:
+            self._waiting[ticket] = [done]
+
+    def change_members(self, changes: Sequence[Change], deadline_ms: int, done: Done) -> None:
+        """`done` is called when the change is committed, with all its steps."""
+        self.propose_gathered()
+        ticket = self._host.change_membership(self.stream, changes, deadline_ms, self.now())
         if isinstance(ticket, Refusal):
             done(ticket)
         else:

@@ -17,6 +17,7 @@ from tidelog.storage import StorageSettings
 
 MIB = 1 << 20
 ENVIRONMENT_PREFIX = "TIDELOG_"
+ROLES = ("config", "data")
 
 
 class SettingsError(ValueError):
@@ -31,11 +32,17 @@ def _setting(default: Any, doc: str, *, live: bool = False, low: int | None = 0,
 class Settings:
     node_id: int = _setting(1, "this node's number in the cluster", low=1)
     rack: str = _setting("", "the data centre (rack) the node stands in")
+    roles: str = _setting("config,data", "what the node does: `config` (takes part in group 0), `data` (holds streams)")
+    cluster_nodes: str = _setting(
+        "", "where the config servers' peers listen, as `1@host:port,2@host:port`; empty: a cluster of this node alone"
+    )
     data_dir: str = _setting("data", "folder that holds the node's logs")
     host: str = _setting("127.0.0.1", "address to listen on")
     port: int = _setting(9092, "port to listen on; 0 takes a free one")
     advertised_host: str = _setting("", "host that clients are told; empty: the one listened on")
     advertised_port: int = _setting(0, "port that clients are told; 0: the one listened on")
+    peer_host: str = _setting("", "address to listen on for other nodes; empty: the one for clients")
+    peer_port: int = _setting(0, "port for other nodes; 0: the one in cluster.nodes, or else a free one")
 
     storage_sync: str = _setting(
         "fdatasync",
@@ -44,8 +51,13 @@ class Settings:
     )
     storage_segment_bytes: int = _setting(256 * MIB, "data of one segment", low=1 * MIB)
     storage_tail_cache_bytes: int = _setting(64 * MIB, "newest entries kept in memory, all streams together", low=1)
-    raft_heartbeat_ms: int = _setting(100, "how often a leader with work speaks to its followers", low=1)
-    raft_election_timeout_ms: int = _setting(1_000, "silence after which a follower may campaign", low=2)
+    raft_heartbeat_ms: int = _setting(50, "how often a leader with work speaks to its followers", low=1)
+    raft_election_timeout_ms: int = _setting(400, "silence after which a follower may campaign", low=2)
+
+    replica_replace_after_ms: int = _setting(300_000, "how long a node may be away before its replicas are replaced")
+    leader_balance_ms: int = _setting(5_000, "a stream's leader is moved home at most this often", low=1)
+    fill_bytes_per_second: int = _setting(64 * MIB, "read from others to fill new replicas; 0: no bound", live=True)
+    retention_check_ms: int = _setting(30_000, "how often old segments are looked for", low=1)
 
     connections_max: int = _setting(10_000, "connections above this are closed at once", low=1)
     connections_idle_ms: int = _setting(600_000, "a connection that neither sends nor takes anything is closed", low=1)
@@ -81,6 +93,18 @@ class Settings:
     def __post_init__(self) -> None:
         for item in dataclasses.fields(self):
             _check(item, getattr(self, item.name))
+        _addresses(self.cluster_nodes)
+        if not self.role_names or not set(self.role_names) <= set(ROLES):
+            raise SettingsError(f"roles is {self.roles!r}; name one or both of {', '.join(ROLES)}")
+
+    @property
+    def role_names(self) -> tuple[str, ...]:
+        return tuple(sorted({role.strip() for role in self.roles.split(",")} - {""}))
+
+    @property
+    def config_servers(self) -> dict[int, tuple[str, int]]:
+        """Node -> where its peers reach it."""
+        return _addresses(self.cluster_nodes)
 
     @property
     def storage(self) -> StorageSettings:
@@ -128,6 +152,17 @@ def load_settings(path: str | None, environment: Mapping[str, str], flags: Mappi
             texts[dotted(item.name)] = value
     settings = Settings().changed(texts | dict(flags))
     return dataclasses.replace(settings, data_dir=os.path.abspath(settings.data_dir))
+
+
+def _addresses(text: str) -> dict[int, tuple[str, int]]:
+    addresses: dict[int, tuple[str, int]] = {}
+    for part in filter(None, (part.strip() for part in text.split(","))):
+        node, _, address = part.partition("@")
+        host, _, port = address.rpartition(":")
+        if not (node.isdecimal() and host and port.isdecimal()) or int(node) in addresses:
+            raise SettingsError(f"cluster.nodes has {part!r}; write NODE@HOST:PORT, each node once")
+        addresses[int(node)] = (host.strip("[]"), int(port))
+    return addresses
 
 
 def _flatten(table: Mapping[str, Any], prefix: str = "") -> dict[str, str]:

@@ -3,10 +3,22 @@
 import asyncio
 import re
 import uuid
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from tidelog.cluster import Applied, Command, CreateTopic, InvalidConfigError, Rejection, Topic, check_topic_config
+from tidelog.cluster import (
+    CLUSTER_STREAM,
+    DATA_ROLE,
+    Applied,
+    Command,
+    CreateTopic,
+    InvalidConfigError,
+    Rejection,
+    Topic,
+    check_topic_config,
+    placement,
+)
 from tidelog.server.cluster_log import CommandRefusedError
 from tidelog.server.refusals import error_of
 from tidelog.server.replica import Replica
@@ -23,6 +35,8 @@ _REJECTIONS = {
     Rejection.TOPIC_EXISTS: ErrorCode.TOPIC_ALREADY_EXISTS,
     Rejection.TOPIC_UNKNOWN: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
     Rejection.PARTITIONS_CHANGED: ErrorCode.INVALID_PARTITIONS,
+    Rejection.NOT_FOUNDED: ErrorCode.COORDINATOR_NOT_AVAILABLE,  # clients try again
+    Rejection.NODE_UNKNOWN: ErrorCode.INVALID_REPLICA_ASSIGNMENT,
 }
 
 
@@ -51,19 +65,23 @@ def check_configs(configs: Mapping[str, str | None]) -> None:
             raise TopicError(ErrorCode.INVALID_CONFIG, str(error)) from None
 
 
-def place(broker: "Broker", partitions: int, replication: int) -> list[tuple[int, ...]]:
+def place(broker: "Broker", partitions: int, replication: int, leader_rack: str | None = None) -> list[tuple[int, ...]]:
     """Nodes for each of so many new partitions; -1 stands for the default."""
-    nodes = sorted(broker.state.nodes)
+    state = broker.state
+    usable = [node for node in state.nodes.values() if DATA_ROLE in node.roles and not node.draining]
     if replication == -1:
-        replication = min(3, len(nodes))
-    if not 1 <= replication <= len(nodes):
+        replication = min(3, len(usable))
+    if not 1 <= replication <= len(usable):
         raise TopicError(
-            ErrorCode.INVALID_REPLICATION_FACTOR, f"replication {replication}; there are {len(nodes)} nodes"
+            ErrorCode.INVALID_REPLICATION_FACTOR, f"replication {replication}; there are {len(usable)} nodes"
         )
-    return [
-        tuple(nodes[(partition + replica) % len(nodes)] for replica in range(replication))
-        for partition in range(partitions)
-    ]
+    load: Counter[int] = Counter()
+    leaders: Counter[int] = Counter()
+    for topic in state.topics.values():
+        for partition in topic.partitions:
+            load.update(partition.replicas)
+            leaders[partition.replicas[0]] += 1
+    return placement.place(list(state.nodes.values()), load, leaders, partitions, replication, leader_rack)
 
 
 def plan_topic(
@@ -84,7 +102,7 @@ def plan_topic(
     if assignment is None:
         partitions = settings.topic_partitions if partitions == -1 else partitions
         _check_count(partitions, settings.topic_partitions_max)
-        assignment = place(broker, partitions, replication)
+        assignment = place(broker, partitions, replication, (configs or {}).get("leader.rack"))
     else:
         _check_count(len(assignment), settings.topic_partitions_max)
         check_assignment(broker, assignment)
@@ -126,7 +144,8 @@ async def submit(broker: "Broker", command: Command, deadline_ms: int) -> Applie
             code = ErrorCode.NOT_CONTROLLER
         raise TopicError(code, str(error)) from None
     if applied.rejection is not None:
-        raise TopicError(_REJECTIONS[applied.rejection], applied.rejection.value)
+        code = _REJECTIONS.get(applied.rejection, ErrorCode.INVALID_REQUEST)
+        raise TopicError(code, applied.rejection.value)
     return applied
 
 
@@ -141,11 +160,15 @@ async def create_topic(
 
 
 async def until_led(broker: "Broker", topic: Topic, deadline_ms: int) -> None:
-    """Wait until every stream of the topic that is here knows its leader, who can serve; or until the time is up."""
+    """Wait until the leader of every stream of the topic is known here; or until the time is up."""
+    cluster = broker.node.replicas[CLUSTER_STREAM]
     for partition in topic.partitions:
         replica = broker.node.replicas.get(partition.stream)
         if replica is not None:
             await until(replica, lambda replica=replica: _is_led(replica), deadline_ms - broker.now())
+        else:
+            stream = partition.stream
+            await until(cluster, lambda stream=stream: broker.leader_node(stream) >= 0, deadline_ms - broker.now())
 
 
 def _is_led(replica: Replica) -> bool:

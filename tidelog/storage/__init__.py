@@ -19,28 +19,37 @@ from tidelog.storage.errors import (
     LogMismatchError,
     StorageError,
     SyncFailedError,
+    TransferError,
     WriterFailedError,
 )
 from tidelog.storage.hard_states import StoredVote
 from tidelog.storage.readers import Chunk, FileRange, chunk_bytes
 from tidelog.storage.real_disk import RealDisk, SyncMode
+from tidelog.storage.retention import should_roll, start_for
+from tidelog.storage.segment_view import SegmentView
 from tidelog.storage.settings import StorageSettings
 from tidelog.storage.store import Delivered, Store
 from tidelog.storage.stream_log import StreamLog
 from tidelog.storage.threads import StorageThreads
+from tidelog.storage.transfer import ClosedSegment, Filling, Manifest, SegmentPiece, manifest_of, segment_piece
 
 __all__ = [
     "BatchTooLargeError",
     "Chunk",
+    "ClosedSegment",
     "CorruptDataError",
     "Delivered",
     "DirectoryLockedError",
     "Disk",
     "File",
     "FileRange",
+    "Filling",
     "FormatVersionError",
     "LogMismatchError",
+    "Manifest",
     "RealDisk",
+    "SegmentPiece",
+    "SegmentView",
     "StorageError",
     "StorageSettings",
     "StorageThreads",
@@ -49,6 +58,11 @@ __all__ = [
     "StreamLog",
     "SyncFailedError",
     "SyncMode",
+    "TransferError",
     "WriterFailedError",
     "chunk_bytes",
+    "manifest_of",
+    "segment_piece",
+    "should_roll",
+    "start_for",
 ]

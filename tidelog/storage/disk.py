@@ -5,8 +5,8 @@ returned, and no name (created, renamed, removed) is durable before `Disk.sync_d
 A failed sync leaves the file's state unknown; it must never be retried (the kernel may have dropped the pages).
 """
 
-from collections.abc import Sequence
-from typing import Protocol
+from collections.abc import Callable, Sequence
+from typing import Protocol, runtime_checkable
 
 Buffer = bytes | bytearray | memoryview
 
@@ -82,3 +82,21 @@ class Disk(Protocol):
     def lock(self, path: str) -> File:
         """Hold an exclusive lock on the file `path` until it is closed. Raises BlockingIOError when another has it."""
         ...
+
+
+@runtime_checkable
+class ParallelDisk(Protocol):
+    """A disk that has more to gain from many callers at once than from one after the other."""
+
+    def run_together(self, calls: Sequence[Callable[[], None]]) -> None:
+        """Make all calls, in any order and in several threads. Returns when all are done; raises what one did."""
+        ...
+
+
+def run_together(disk: Disk, calls: Sequence[Callable[[], None]]) -> None:
+    """Calls that do not depend on each other: at the same time where the disk can, else one by one."""
+    if len(calls) > 1 and isinstance(disk, ParallelDisk):
+        disk.run_together(calls)
+    else:
+        for call in calls:
+            call()

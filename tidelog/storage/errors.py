@@ -34,6 +34,10 @@ class SyncFailedError(StorageError):
     """A sync failed. It must not be tried again: the kernel may have dropped what it could not write."""
 
 
+class TransferError(StorageError):
+    """What another replica sent of its files does not fit, or is no longer there: ask it, or another one, again."""
+
+
 class LogMismatchError(StorageError):
     """An entry that does not follow the log it is appended to: a fault of the program, never of a client."""
 

@@ -37,6 +37,12 @@ def encode_index(segment: Segment, rows: Buffer) -> bytes:
     return content + _CRC.pack(crc32c(content))
 
 
+def index_bytes(segment: Segment) -> int:
+    """Length of the segment's index file."""
+    terms = len(segment.term_starts) * _TERM_START.size
+    return ROWS_AT + segment.count * ROW_BYTES + terms + 4 * len(segment.controls) + _CRC.size
+
+
 def decode_index(content: bytes, shape: SegmentShape) -> Segment | None:
     """The closed segment that the file describes, without its rows; None when the file is not whole and intact."""
     if len(content) < ROWS_AT + _CRC.size or not content.startswith(_MAGIC):

@@ -54,6 +54,10 @@ class SegmentReader:
             raise CorruptDataError(path, ROWS_AT, f"the index should hold {self._segment.count} rows")
         return content[ROWS_AT : ROWS_AT + self._segment.count * ROW_BYTES]
 
+    def open_index(self) -> File:
+        """The index file of a closed segment, which has its name until the segment is trimmed."""
+        return self._disk.open_read(os.path.join(self._folder, self._segment.closed_name + INDEX_SUFFIX))
+
     def forget_rows(self) -> None:
         self._rows = None
 

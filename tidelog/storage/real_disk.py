@@ -11,6 +11,7 @@ import fcntl
 import mmap
 import os
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
 from typing import Literal
 
 from tidelog.storage.disk import Buffer, File
@@ -20,6 +21,8 @@ SyncMode = Literal["fdatasync", "range", "none"]
 
 DIRECT_ALIGNMENT = 4096
 BUFFERS_PER_CALL_MAX = 1024  # IOV_MAX on Linux
+TOGETHER_THREADS = 16
+TOGETHER_MIN = 8  # fewer calls are not worth waking threads for
 
 # sync_file_range(2): wait for writeback in flight, start it for what is dirty, wait for that.
 _RANGE_WAIT_WRITE_WAIT = 1 | 2 | 4
@@ -150,6 +153,20 @@ class RealDisk:
     def __init__(self, sync: SyncMode = "fdatasync", *, direct: bool = True) -> None:
         self._sync = _SYNC[sync]
         self._direct = direct and hasattr(os, "O_DIRECT")
+        self._pool: ThreadPoolExecutor | None = None
+
+    def run_together(self, calls: Sequence[Callable[[], None]]) -> None:
+        """A journalling file system makes many syncs that wait at the same time durable with one commit."""
+        if len(calls) < TOGETHER_MIN:
+            for call in calls:
+                call()
+            return
+        if self._pool is None:
+            self._pool = ThreadPoolExecutor(TOGETHER_THREADS, "tidelog-disk")
+        futures = [self._pool.submit(call) for call in calls]
+        wait(futures)  # all of them: nothing may go on behind the back of whoever handles an error
+        for future in futures:
+            future.result()
 
     def make_directory(self, path: str) -> None:
         if os.path.isdir(path):

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from tidelog.storage.disk import File
 from tidelog.storage.errors import CorruptDataError
-from tidelog.storage.rows import ROW_BYTES, chain_of, row_at
+from tidelog.storage.rows import ROW_BYTES, Row, chain_of, row_at
 from tidelog.storage.segment import Identity, Segment, SegmentShape, decode_settled_mark
 from tidelog.wire.batch import LENGTH_END, BatchHeader, CorruptBatchError, check_batch, read_frame, read_own_batch
 
@@ -23,12 +23,14 @@ _PIECE_BYTES = 4096
 _EMPTY_PIECE = bytes(_PIECE_BYTES)
 
 
-class _Window:
+class Window:
     """Batches of a file, read in large pieces."""
 
-    def __init__(self, file: File, end: int) -> None:
+    def __init__(self, file: File, end: int, likely_end: int | None = None) -> None:
+        """Nothing is wanted behind `end`, and most likely little behind `likely_end`."""
         self._file = file
         self._end = end
+        self._likely_end = end if likely_end is None else likely_end
         self._start = 0
         self._data = memoryview(b"")
 
@@ -45,7 +47,8 @@ class _Window:
             available = self._end - position
             if length > available:
                 raise CorruptBatchError(f"{length} bytes are wanted, the file ends after {available}")
-            self._data = memoryview(self._file.read_at(position, min(max(length, WINDOW_BYTES), available)))
+            ahead = min(WINDOW_BYTES, max(_PIECE_BYTES, self._likely_end - position))
+            self._data = memoryview(self._file.read_at(position, min(max(length, ahead), available)))
             self._start, at = position, 0
             if len(self._data) < length:
                 raise CorruptBatchError(f"{length} bytes are wanted, the file has {len(self._data)}")
@@ -71,10 +74,11 @@ def scan_active(
     settled = mark[0] if mark else 0
     durable = max(synced, settled) if count_max is None else count_max
     segment = Segment(identity, shape)
-    window = _Window(file, shape.data_bytes_max)
+    last_position = row_at(stored, chained - 1).position if chained else 0
+    window = Window(file, shape.data_bytes_max, last_position + _PIECE_BYTES)
     for number in range(chained):
         try:
-            _take_batch(segment, window, number, stored)
+            take_batch(segment, window.batch(segment.length), row_at(stored, number))
         except CorruptBatchError as error:
             if number < durable:
                 raise CorruptDataError(path, segment.length, f"entry {segment.last_index + 1}: {error}") from error
@@ -93,10 +97,10 @@ def scan_active(
 def scan_closed(path: str, file: File, identity: Identity, shape: SegmentShape, length: int) -> Segment:
     """A closed segment whose index is lost, made again from its batches, which must fill the file."""
     segment = Segment(identity, shape)
-    window = _Window(file, length)
+    window = Window(file, length)
     while segment.length < length:
         try:
-            _take_batch(segment, window, segment.count, None)
+            take_batch(segment, window.batch(segment.length))
         except CorruptBatchError as error:
             raise CorruptDataError(path, segment.length, f"entry {segment.last_index + 1}: {error}") from error
     return segment
@@ -130,38 +134,34 @@ def _walk_chain(stored: bytes, identity: Identity) -> tuple[int, int]:
     return len(stored) // ROW_BYTES, synced
 
 
-def _take_batch(segment: Segment, window: _Window, number: int, stored: bytes | None) -> None:
-    """Append the batch that follows, when it is intact and, where `stored` is given, when it is the one of its row."""
-    batch = window.batch(segment.length)
+def take_batch(segment: Segment, batch: memoryview, row: Row | None = None) -> None:
+    """Append the batch that follows, when it is intact and, where a row is given, when it is the one of its row."""
     header = check_batch(batch)
     kind = _kind_of(header, batch)
     if header.base_offset != segment.next_offset:
         raise CorruptBatchError(f"base offset is {header.base_offset}, {segment.next_offset} must follow")
     if header.leader_epoch < segment.last_term:
         raise CorruptBatchError(f"leader epoch is {header.leader_epoch}, behind {segment.last_term}")
-    if stored is None:
-        synced = 0
-    else:
-        row = row_at(stored, number)
+    if row is not None:
         found = (segment.next_offset - segment.base_offset, segment.length, header.leader_epoch, header.crc, kind)
         if found != (row.offset_delta, row.position, row.term, row.batch_crc, row.kind):
             raise CorruptBatchError("the batch is not the one that its row names")
-        synced = row.synced
     segment.append(
-        header.size, header.last_offset_delta + 1, header.max_timestamp, header.leader_epoch, header.crc, kind, synced
-    )
+        header.size, header.last_offset_delta + 1, header.max_timestamp, header.leader_epoch, header.crc, kind,
+        0 if row is None else row.synced,
+    )  # fmt: skip
 
 
 def _kind_of(header: BatchHeader, batch: memoryview) -> int:
     return read_own_batch(batch)[0] if header.is_ours else 0
 
 
-def _repair_rows(segment: Segment, window: _Window, stored: bytes) -> None:
+def _repair_rows(segment: Segment, window: Window, stored: bytes) -> None:
     """Go on from batches alone where the rows break off, as far as the chain of a later stored row confirms it."""
     confirmed = segment.count
     while segment.count < len(stored) // ROW_BYTES:
         try:
-            _take_batch(segment, window, segment.count, None)
+            take_batch(segment, window.batch(segment.length))
         except CorruptBatchError:
             break
         if row_at(stored, segment.count - 1).chain == segment.chain:

@@ -2,10 +2,11 @@
 
     <directory>/
       lock                    held by the process that works here
-      node.json               format version
+      node.json               format version, and the directory's own id
       votes                   terms and votes (see `hard_states`)
       pool/                   files waiting to be reused (see `pool`)
       streams/<number>/       one folder a stream: stream.json and its segments
+      filling/<number>/       streams that are being filled from another replica (see `transfer`)
 
 Several threads meet here, and only here. The loop owns the store and its logs. The writer's two threads call
 `run_write` and `run_sync`, the housekeeper's calls `run_housekeeping`; all leave their results in queues that the loop
@@ -18,8 +19,9 @@ import uuid
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 
-from tidelog.storage.disk import Disk, File
+from tidelog.storage.disk import Disk, File, run_together
 from tidelog.storage.errors import DirectoryLockedError, FormatVersionError, StorageError
 from tidelog.storage.hard_states import HardStates, StoredVote
 from tidelog.storage.housekeeping import Housekeeper
@@ -32,6 +34,7 @@ from tidelog.storage.small_file import encode_json, read_json, replace_file
 from tidelog.storage.stream_log import RecoveredLog, StreamLog, Surroundings
 from tidelog.storage.stream_state import STATE_NAME, Floor, StreamState
 from tidelog.storage.tail_cache import TailCache
+from tidelog.storage.transfer import Filling, Manifest
 from tidelog.storage.writer import GroupCommitWriter
 
 FORMAT = 1
@@ -67,8 +70,7 @@ class Store:
         disk, directory = self._disk, self._directory
         new = _is_new(disk, directory)
         self._hard_states = HardStates(disk, directory, new=new)
-        if new:
-            replace_file(disk, os.path.join(directory, NODE_NAME), encode_json({"format": FORMAT}))
+        self.directory_id = _directory_id(disk, directory, self._rng)
         self._votes = self._hard_states.states()
         self.housekeeper = Housekeeper()
         self.writer = GroupCommitWriter(disk, self._hard_states, self.housekeeper, settings.staging_bytes)
@@ -94,47 +96,89 @@ class Store:
         self.streams: dict[int, StreamLog] = {}
         self.deleting: set[int] = set()  # streams whose files are not all gone yet
         self._streams_folder = os.path.join(directory, "streams")
+        self._filling_folder = os.path.join(directory, "filling")
         disk.make_directory(self._streams_folder)
+        disk.make_directory(self._filling_folder)
         disk.sync_directory(directory)  # what is found may have been named by a killed process that never synced it
         disk.sync_directory(self._streams_folder)
         self._recover_streams()
 
     def _recover_streams(self) -> None:
-        for name in self._disk.list_directory(self._streams_folder):
+        names = [name for name in self._disk.list_directory(self._streams_folder) if name.isdecimal()]  # else not ours
+        found: dict[str, RecoveredLog] = {}
+
+        def recover(name: str) -> None:
             folder = os.path.join(self._streams_folder, name)
-            if not name.isdecimal():
-                continue  # nothing of ours
             if self._disk.exists(os.path.join(folder, STATE_NAME)):
-                recovered = recover_stream(self._disk, folder, self._around.shape)
-                if recovered.state.stream != int(name):
-                    raise StorageError(f"{folder} holds stream {recovered.state.stream}: give it that name again")
-                self.streams[int(name)] = StreamLog(folder, recovered, self._around)
+                found[name] = recover_stream(self._disk, folder, self._around.shape)
             else:  # creating or deleting it did not finish
                 _remove_folder(self._disk, folder)
 
+        run_together(self._disk, [partial(recover, name) for name in names])
+        for name, recovered in sorted(found.items()):
+            folder = os.path.join(self._streams_folder, name)
+            if recovered.state.stream != int(name):
+                raise StorageError(f"{folder} holds stream {recovered.state.stream}: give it that name again")
+            self.streams[int(name)] = StreamLog(folder, recovered, self._around)
+
     # The loop's side.
 
-    def create_stream(self, stream: int, configuration: bytes) -> StreamLog:
-        """A new, empty log. `configuration` is the membership that its first entries are replicated under."""
-        if stream in self.streams:
-            raise StorageError(f"stream {stream} is there already")
-        if stream in self.deleting:
-            raise StorageError(f"stream {stream} is still being deleted: create it when `deleting` names it no more")
-        folder = self._folder(stream)
-        self._disk.make_directory(folder)
+    def create_stream(self, stream: int, configuration: bytes, start_offset: int = 0) -> StreamLog:
+        """A new, empty log whose first record gets `start_offset`. The writer makes its files before all else.
+
+        `configuration` is the membership that its first entries are replicated under. A crash before its files are
+        durable leaves no stream; nothing of it was reported durable then but perhaps a vote, which is kept elsewhere
+        and counts again when the stream is created again.
+        """
+        self._check_absent(stream)
         state = StreamState(
             stream=stream,
-            uuid=uuid.UUID(int=self._rng.getrandbits(128)).bytes,
+            uuid=self._draw_uuid(),
             era=0,
-            floor=Floor(0, 0, 0),
-            start_offset=0,
+            floor=Floor(0, 0, start_offset),
+            start_offset=start_offset,
             configuration_index=0,
             configuration=configuration,
         )
-        replace_file(self._disk, os.path.join(folder, STATE_NAME), state.encode())
-        log = StreamLog(folder, RecoveredLog(state, [], None, 0, [], 0, None), self._around)
+        log = StreamLog(self._folder(stream), RecoveredLog(state, [], None, 0, [], 0, None), self._around, new=True)
         self.streams[stream] = log
         return log
+
+    @property
+    def fillings(self) -> list[int]:
+        """Streams of which something was filled and not adopted, perhaps by an earlier process."""
+        return sorted(int(name) for name in self._disk.list_directory(self._filling_folder) if name.isdecimal())
+
+    def fill_stream(self, manifest: Manifest) -> Filling:
+        """A filling of this stream, which goes on with what is there of it. Its calls belong in another thread."""
+        self._check_absent(manifest.stream)
+        folder = os.path.join(self._filling_folder, str(manifest.stream))
+        target, shape = self._folder(manifest.stream), self._around.shape
+        return Filling(self._disk, folder, target, manifest, shape, self._draw_uuid())
+
+    def adopt_stream(self, filling: Filling) -> StreamLog:
+        """The log of a stream that was filled and finished."""
+        self._check_absent(filling.stream)
+        if filling.recovered is None:
+            raise StorageError(f"stream {filling.stream} is not filled yet")
+        log = StreamLog(self._folder(filling.stream), filling.recovered, self._around)
+        self.streams[filling.stream] = log
+        return log
+
+    def abandon_filling(self, stream: int) -> None:
+        """Remove what was filled; nobody may work on it any more."""
+        folder = os.path.join(self._filling_folder, str(stream))
+        if self._disk.exists(folder):
+            self.housekeeper.submit(folder, lambda: _remove_folder(self._disk, folder))
+
+    def _check_absent(self, stream: int) -> None:
+        if stream in self.streams:
+            raise StorageError(f"stream {stream} is there already")
+        if stream in self.deleting:
+            raise StorageError(f"stream {stream} is still being deleted: wait until `deleting` names it no more")
+
+    def _draw_uuid(self) -> bytes:
+        return uuid.UUID(int=self._rng.getrandbits(128)).bytes
 
     def delete_stream(self, stream: int) -> None:
         folder = self._folder(stream)
@@ -235,8 +279,21 @@ def _is_new(disk: Disk, directory: str) -> bool:
     return False
 
 
+def _directory_id(disk: Disk, directory: str, rng: random.Random) -> str:
+    """Drawn when the directory is made: another one under the same node's number is another disk."""
+    path = os.path.join(directory, NODE_NAME)
+    known: str = read_json(disk, path).get("directory", "") if disk.exists(path) else ""
+    if known:
+        return known
+    drawn = f"{rng.getrandbits(128):032x}"
+    replace_file(disk, path, encode_json({"format": FORMAT, "directory": drawn}))
+    return drawn
+
+
 def _remove_folder(disk: Disk, folder: str) -> None:
     """Remove a stream's folder, its state file first: without that one the rest is known to be a leftover."""
+    if not disk.exists(folder):
+        return  # it was removed before it was made
     names = disk.list_directory(folder)
     for name in sorted(names, key=lambda name: name != STATE_NAME):
         disk.remove(os.path.join(folder, name))

@@ -18,17 +18,19 @@ import random
 import struct
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 
 from tidelog.raft.log import Buffer, Entry, EntryKind
 from tidelog.storage.disk import Disk
-from tidelog.storage.errors import BatchTooLargeError, LogMismatchError
+from tidelog.storage.errors import BatchTooLargeError, FormatVersionError, LogMismatchError
 from tidelog.storage.housekeeping import Housekeeper, Leftover, close_segment, prepare_spare, remove_leftovers
 from tidelog.storage.index_file import encode_index
 from tidelog.storage.pool import FilePool
-from tidelog.storage.readers import Chunk, SegmentReaders
+from tidelog.storage.readers import Chunk, SegmentReader, SegmentReaders
 from tidelog.storage.rows import ROW_BYTES
 from tidelog.storage.segment import NO_LINK, Identity, Segment, SegmentShape, active_name
 from tidelog.storage.segment_file import Staging
+from tidelog.storage.segment_view import SegmentView, view_of
 from tidelog.storage.segments import Segments
 from tidelog.storage.stream_state import Floor, StreamState
 from tidelog.storage.tail_cache import Tail, TailCache
@@ -38,6 +40,7 @@ from tidelog.storage.writer import (
     Begin,
     Close,
     Completion,
+    Create,
     DropSuffix,
     Durable,
     GroupCommitWriter,
@@ -47,7 +50,8 @@ from tidelog.storage.writer import (
 )
 from tidelog.wire.batch import build_own_batch, read_facts, read_stamp, stamp
 
-_CONTEXT = struct.Struct(">QQ")
+CONTEXT_VERSION = 1
+_CONTEXT = struct.Struct(">BQQQI")  # version, offset, configuration's index, application's index, configuration's bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +85,10 @@ class RecoveredLog:
 
 
 class StreamLog:
-    def __init__(self, folder: str, recovered: RecoveredLog, surroundings: Surroundings) -> None:
+    def __init__(
+        self, folder: str, recovered: RecoveredLog, surroundings: Surroundings, *, new: bool = False
+    ) -> None:  # fmt: skip
+        """`new`: the stream has no files yet."""
         state, floor = recovered.state, recovered.state.floor
         self.stream = state.stream
         self.uuid = state.uuid
@@ -116,6 +123,8 @@ class StreamLog:
         self._writer.add_stream(self.stream, folder, recovered.active)
         for segment in recovered.segments[:-1]:
             self._closing(segment)()
+        if new:
+            self._writer.submit(self.stream, Create(state.encode(), active_name(self._next_sequence), self._shape))
         if recovered.active is None:
             self._begin_segment()
 
@@ -282,11 +291,11 @@ class StreamLog:
 
     def trim(self, start_offset: int, committed_index: int) -> None:
         """Move the log start, and delete the segments that lie before it and hold only committed entries."""
-        if start_offset <= self.start_offset:
+        if start_offset < self.start_offset:
             return
         if start_offset > self.next_offset:
             raise LogMismatchError(f"stream {self.stream}: log start {start_offset} behind the end {self.next_offset}")
-        self.start_offset = start_offset
+        moved, self.start_offset = start_offset > self.start_offset, start_offset
         deletable = 0
         for segment in self._segments:
             if segment is self._segments.last or segment.next_offset > start_offset:
@@ -302,26 +311,34 @@ class StreamLog:
             self._terms.drop_before(TermStart(last.last_term, last.last_index, last.next_offset))
             while len(self._configurations) > 1 and self._configurations[1][0] <= last.last_index:
                 del self._configurations[0]
-        self._save_state(dropped)
+        if moved or dropped:
+            self._save_state(dropped)
 
     def takeover_context(self) -> bytes:
+        """What a replica that begins anew behind our floor must know: docs/formats.md."""
         index, configuration = self._configurations[0]
-        return _CONTEXT.pack(self._floor.offset, index) + configuration
+        application_index, application = self.application
+        head = _CONTEXT.pack(CONTEXT_VERSION, self._floor.offset, index, application_index, len(configuration))
+        return head + configuration + application
 
     def take_over(self, index: int, term: int, context: bytes) -> None:
-        offset, configuration_index = _CONTEXT.unpack_from(context)
+        """Begin anew behind (index, term). `application` may then belong to a later index than the log has yet."""
+        version, offset, configuration_index, application_index, size = _CONTEXT.unpack_from(context)
+        if version != CONTEXT_VERSION:
+            raise FormatVersionError(f"a take-over's context has version {version}; this one reads {CONTEXT_VERSION}")
+        application_at = _CONTEXT.size + size
         dropped = self._segments.take_first(len(self._segments))
         self._generation += 1
         self._era += 1
         self._floor = Floor(index, term, offset)
-        self._configurations = [(configuration_index, context[_CONTEXT.size :])]
+        self._configurations = [(configuration_index, context[_CONTEXT.size : application_at])]
         self._terms = TermHistory(TermStart(term, index, offset))
         self._around.cache.cut_from(self._tail, 0)
         self._tail = Tail(index + 1)
         self.first_index, self.last_index = index + 1, index
         self.start_offset = max(self.start_offset, offset)
         self.next_offset = offset
-        self.application = (index, b"")
+        self.application = (application_index, context[application_at:])
         self.durable_index = index - 1  # until the new state is on disk
         self._save_state(dropped, Durable(self._generation, index))
         self._begin_segment()
@@ -355,6 +372,22 @@ class StreamLog:
         self._writer.submit(self.stream, Close(then))
 
     # Segments.
+
+    def roll(self) -> None:
+        """Go on in a new segment, so that retention may delete the one before; nothing happens while it is empty."""
+        if self._segments.last.count:
+            self._begin_segment()
+
+    def segments_view(self) -> list[SegmentView]:
+        """The segments as they are now, oldest first; the last one is written to. No file is touched."""
+        return [view_of(segment) for segment in self._segments]
+
+    def closed_segments(self) -> Iterator[Segment]:
+        """Those from the first on whose files have the form and the names that they keep."""
+        return takewhile(lambda segment: segment.rows is None, iter(self._segments))
+
+    def reader_of(self, segment: Segment) -> SegmentReader:
+        return self._around.readers.reader(self._folder, segment)
 
     def _begin_segment(self) -> None:
         previous = self._segments.last if self._segments else None
@@ -400,6 +433,9 @@ class StreamLog:
             self._spare_sequence = sequence if made else None
 
         def prepare() -> None:
+            if not around.disk.exists(self._folder):  # the stream is so new that the writer has not made it yet
+                around.on_loop(lambda: done(False))
+                return
             prepare_spare(
                 around.pool, path, shape, around.spare_staging, lambda made: around.on_loop(lambda: done(made))
             )

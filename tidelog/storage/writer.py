@@ -21,20 +21,24 @@ from collections import deque
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import islice
 
-from tidelog.storage.disk import Buffer, Disk
+from tidelog.storage.disk import Buffer, Disk, run_together
 from tidelog.storage.errors import StorageError, SyncFailedError, WriterFailedError
 from tidelog.storage.hard_states import HardStates, StoredVote
 from tidelog.storage.housekeeping import DISK_FULL, Housekeeper, cut_file
 from tidelog.storage.rows import ROW_BYTES
-from tidelog.storage.segment import INDEX_SUFFIX, LOG_SUFFIX, Segment
+from tidelog.storage.segment import INDEX_SUFFIX, LOG_SUFFIX, Segment, SegmentShape
 from tidelog.storage.segment_file import SegmentFile, Staging, create_segment_file, open_segment_file
-from tidelog.storage.small_file import replace_file
+from tidelog.storage.small_file import rename_into_place, replace_file
 from tidelog.storage.stream_state import STATE_NAME
 
 # Of one stream in one group. A larger one is hardly cheaper, and while it is written nothing is reported.
 GROUP_BYTES_MAX = 4 << 20
+
+# Streams that are made in one group: several syncs each, and the votes of all others wait behind them.
+CREATIONS_MAX = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +47,16 @@ class Durable:
 
     generation: int
     index: int
+
+
+@dataclass(slots=True)
+class Create:
+    """The stream's first operation: its folder, its state file, and the file of its first segment."""
+
+    content: bytes
+    active_name: str
+    shape: SegmentShape
+    error: OSError | None = None  # why it could not be done; the next cycle tries again
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +129,7 @@ class Close:
     then: Callable[[], None]
 
 
-Operation = Begin | Append | Settle | WipeRows | DropSuffix | SaveState | Close
+Operation = Create | Begin | Append | Settle | WipeRows | DropSuffix | SaveState | Close
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,6 +162,11 @@ class _Channel:
     file: SegmentFile | None = None
     dirty: bool = False
     full: bool = False
+
+    @property
+    def is_new(self) -> bool:
+        """Its files are yet to be made, and still wanted."""
+        return isinstance(self.held[0], Create) and not isinstance(self.held[-1], Close)
 
 
 class GroupCommitWriter:
@@ -234,8 +253,7 @@ class GroupCommitWriter:
         """Make everything that has been written durable, and report it."""
         with self._syncing, self._fatal_errors():
             groups = [self._written.popleft() for _ in range(len(self._written))]
-            for file in dict.fromkeys(file for group in groups for file in group.files):
-                file.sync()
+            run_together(self._disk, [file.sync for file in dict.fromkeys(f for group in groups for f in group.files)])
             for group in groups:
                 self._reports.extend(group.completions)
 
@@ -279,6 +297,7 @@ class GroupCommitWriter:
         for stream, operations in waiting.items():
             busy[stream] = self._channels[stream]
             busy[stream].held.extend(operations)
+        self._create_streams(busy)
         done = [(channel, *self._write_stream(channel)) for channel in busy.values()]
         files: list[SegmentFile] = []
         for channel in busy.values():
@@ -292,6 +311,30 @@ class GroupCommitWriter:
                 for channel, durable, full, data_bytes in done
             ],
         )
+
+    def _create_streams(self, busy: dict[int, _Channel]) -> None:
+        """Make the files of new streams, many at a time; those that are too many stay for the next group."""
+        new = [channel for channel in busy.values() if channel.is_new]
+        for channel in new[CREATIONS_MAX:]:
+            self._backlog[channel.stream] = busy.pop(channel.stream)
+        run_together(self._disk, [partial(self._create, channel) for channel in new[:CREATIONS_MAX]])
+
+    def _create(self, channel: _Channel) -> None:
+        """Every step can be repeated. Until the state file has its name, a restart takes the folder for a leftover."""
+        create = channel.held[0]
+        assert isinstance(create, Create)
+        create.error = None
+        try:
+            self._disk.make_directory(channel.folder)
+            file = self._disk.open_write(os.path.join(channel.folder, create.active_name))
+            try:
+                file.truncate(create.shape.file_bytes)  # durable with the header that the group will write
+            finally:
+                file.close()
+            rename_into_place(self._disk, os.path.join(channel.folder, STATE_NAME), create.content)
+            self._disk.sync_directory(channel.folder)
+        except OSError as error:
+            create.error = error
 
     def _write_stream(self, channel: _Channel) -> tuple[Durable | None, bool | None, int]:
         """Carry out the channel's operations until none is left, the group is large enough, or the disk is full."""
@@ -363,6 +406,11 @@ class GroupCommitWriter:
 
     def _carry_out(self, channel: _Channel, operation: Operation) -> Durable | None:
         match operation:
+            case Create(error=None):
+                pass  # see `_create_streams`
+            case Create(error=error):
+                assert error is not None
+                raise error
             case Begin(segment, then):
                 self._begin(channel, segment)
                 then()

@@ -12,10 +12,12 @@ from dataclasses import dataclass
 from uuid import UUID
 
 from tidelog.wire.batch import Buffer
+from tidelog.wire.leader_hints import NO_TAGS, Endpoint, endpoint_tags, leader_tag
 from tidelog.wire.names import encoded_name, uvarint
 
 FLEXIBLE_SINCE = 12
 TOPIC_ID_SINCE = 13
+ENDPOINTS_SINCE = 16
 
 _INT32 = struct.Struct(">i")
 _HEAD = struct.Struct(">ii")
@@ -27,7 +29,7 @@ _ONE_HEAD = struct.Struct(">iiBihiB")
 _ONE_PARTITION = struct.Struct(">BihqqqBi")
 _ONE_TAIL = b"\x00\x00\x00"  # no tags of the partition, the topic and the answer
 _ONE_BYTES = _ONE_HEAD.size + _ONE_PARTITION.size + len(_ONE_TAIL) - 4  # without the size itself and what varies
-_LEADER = struct.Struct(">BBBiiB")  # one tag: number 1, nine bytes: leader, epoch, no tags
+_DIVERGING = struct.Struct(">BBiqB")  # tag 0, 13 bytes: epoch, end offset, no tags
 
 
 @dataclass(slots=True)
@@ -40,6 +42,8 @@ class PartitionAnswer:
     preferred_replica: int = -1
     leader: tuple[int, int] | None = None
     """(node, epoch) of who leads, for a client that asked somebody else."""
+    diverging: tuple[int, int] | None = None
+    """(epoch, where it ends here) for a reader whose log, as its last epoch shows, has parted from this one."""
 
     @property
     def size(self) -> int:
@@ -52,11 +56,17 @@ def write_fetch_answer(
     topics: Sequence[tuple[str | UUID, Sequence[PartitionAnswer]]],
     error: int = 0,
     throttle_ms: int = 0,
+    endpoints: Sequence[Endpoint] = (),
 ) -> list[Buffer]:
-    """The whole response frame as buffers. Fetch sessions are not kept: the session id is always 0."""
+    """The whole response frame as buffers. Fetch sessions are not kept: the session id is always 0.
+
+    `endpoints` say where the leaders are that partitions name.
+    """
     flexible = version >= FLEXIBLE_SINCE
-    if flexible and len(topics) == 1 and len(topics[0][1]) == 1 and topics[0][1][0].leader is None:
-        return _write_one(correlation_id, topics[0][0], topics[0][1][0], error, throttle_ms)
+    if flexible and len(topics) == 1 and len(topics[0][1]) == 1 and not endpoints:
+        answer = topics[0][1][0]
+        if answer.leader is None and answer.diverging is None:
+            return _write_one(correlation_id, topics[0][0], answer, error, throttle_ms)
     out = bytearray(8)
     buffers: list[Buffer] = [out]
     if flexible:
@@ -83,7 +93,7 @@ def write_fetch_answer(
         if flexible:
             out.append(0)
     if flexible:
-        out.append(0)
+        out += endpoint_tags(endpoints) if version >= ENDPOINTS_SINCE else NO_TAGS
     own_bytes = sum(map(len, buffers)) if records_bytes else len(out)
     _HEAD.pack_into(buffers[0], 0, own_bytes - 4, correlation_id)  # type: ignore[arg-type]
     return buffers
@@ -132,10 +142,11 @@ def _put_partition(out: bytearray, answer: PartitionAnswer, version: int, size: 
 
 
 def _put_tags(out: bytearray, answer: PartitionAnswer) -> None:
-    if answer.leader is None:
-        out.append(0)
-    else:
-        out += _LEADER.pack(1, 1, 9, *answer.leader, 0)
+    out.append((answer.diverging is not None) + (answer.leader is not None))
+    if answer.diverging is not None:
+        out += _DIVERGING.pack(0, 13, *answer.diverging, 0)
+    if answer.leader is not None:
+        out += leader_tag(1, answer.leader)
 
 
 def _put_count(out: bytearray, count: int, flexible: bool) -> None:

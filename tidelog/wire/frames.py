@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from tidelog.wire.codec import Buffer, decoder, encode_onto
 from tidelog.wire.codec_source import skip_tags
 from tidelog.wire.errors import ProtocolError
-from tidelog.wire.messages import APIS, Api
+from tidelog.wire.messages import APIS, PRIVATE_APIS, Api
 
 API_VERSIONS = 18
 SIZE_BYTES = 4
@@ -46,10 +46,12 @@ class UnsupportedVersionError(ProtocolError):
         self.header = header
 
 
+_SPOKEN = APIS | PRIVATE_APIS
+
 # Every (key, version) that is spoken, and whether it is flexible: one look instead of a range check for each request.
 _FLEXIBLE: dict[tuple[int, int], bool] = {
     (api.key, version): api.flexible(version)
-    for api in APIS.values()
+    for api in _SPOKEN.values()
     for version in range(api.min_version, api.max_version + 1)
 }
 
@@ -59,7 +61,7 @@ def _find(header: RequestHeader) -> tuple[Api, bool]:
     flexible = _FLEXIBLE.get((header.api_key, header.api_version))
     if flexible is None:
         raise UnsupportedVersionError(header)
-    return APIS[header.api_key], flexible
+    return _SPOKEN[header.api_key], flexible
 
 
 # --- the server's side -----------------------------------------------------------------------------------------------

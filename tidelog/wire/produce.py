@@ -14,11 +14,13 @@ from typing import NamedTuple
 from uuid import UUID
 
 from tidelog.wire.errors import ProtocolError
+from tidelog.wire.leader_hints import NO_TAGS, Endpoint, endpoint_tags, leader_tag
 from tidelog.wire.names import encoded_name, uvarint
 
 VERSION_MAX = 13
 TRANSACTIONAL_SINCE = 3
 FLEXIBLE_SINCE = 9
+LEADER_SINCE = 10
 TOPIC_ID_SINCE = 13
 
 _REQUEST = struct.Struct(">hhih")  # key, version, correlation id, length of the client id
@@ -35,7 +37,7 @@ _ONE_HEAD = struct.Struct(">iiBB")
 _ONE_TAIL = struct.Struct(">BihqqqBBBBiB")
 _ONE_BYTES = _ONE_HEAD.size + _ONE_TAIL.size - 4  # without the size itself and the name
 _NO_ERRORS_CLASSIC = struct.pack(">ih", 0, -1)  # no record errors, no message
-_NO_ERRORS_FLEXIBLE = b"\x01\x00\x00"  # no record errors, no message, no tags
+_NO_ERRORS_FLEXIBLE = b"\x01\x00"  # no record errors, no message
 
 TopicName = str | UUID
 
@@ -59,6 +61,8 @@ class PartitionAnswer(NamedTuple):
     append_time_ms: int = -1
     start_offset: int = -1
     message: str | None = None
+    leader: tuple[int, int] | None = None
+    """(node, epoch) of who leads, for a client that asked somebody else."""
 
 
 def read_produce(frame: memoryview) -> ProduceRequest:
@@ -190,12 +194,13 @@ def write_answer(
     correlation_id: int,
     topics: Sequence[tuple[TopicName, Sequence[PartitionAnswer]]],
     throttle_ms: int = 0,
+    endpoints: Sequence[Endpoint] = (),
 ) -> bytes:
-    """The whole response frame, without hints about leaders (a tag that may be left out)."""
+    """The whole response frame. `endpoints` say where the leaders are that partitions name."""
     flexible = version >= FLEXIBLE_SINCE
-    if flexible and len(topics) == 1:
+    if flexible and len(topics) == 1 and not endpoints:
         name, partitions = topics[0]
-        if len(partitions) == 1 and partitions[0].message is None:
+        if len(partitions) == 1 and partitions[0].message is None and partitions[0].leader is None:
             return _write_one(correlation_id, name, partitions[0], throttle_ms)
     parts: list[bytes] = [b"", b"\x00" if flexible else b"", _count(len(topics), flexible)]
     for name, partitions in topics:
@@ -208,7 +213,7 @@ def write_answer(
     if version >= 1:
         parts.append(_INT32.pack(throttle_ms))
     if flexible:
-        parts.append(b"\x00")
+        parts.append(endpoint_tags(endpoints) if version >= LEADER_SINCE else NO_TAGS)
     parts[0] = _HEAD.pack(4 + sum(map(len, parts)), correlation_id)
     return b"".join(parts)
 
@@ -216,7 +221,7 @@ def write_answer(
 def _write_one(correlation_id: int, name: TopicName, answer: PartitionAnswer, throttle_ms: int) -> bytes:
     """The most frequent answer: one partition, flexible encoding, nothing to explain."""
     named = name.bytes if isinstance(name, UUID) else encoded_name(name, True)
-    partition, error, base_offset, append_time_ms, start_offset, _ = answer
+    partition, error, base_offset, append_time_ms, start_offset, _, _ = answer
     return b"".join(
         (
             _ONE_HEAD.pack(_ONE_BYTES + len(named), correlation_id, 0, 2),  # no tags; one topic
@@ -230,7 +235,7 @@ def _write_one(correlation_id: int, name: TopicName, answer: PartitionAnswer, th
 
 
 def _put_partition(parts: list[bytes], answer: PartitionAnswer, version: int) -> None:
-    partition, error, base_offset, append_time_ms, start_offset, message = answer
+    partition, error, base_offset, append_time_ms, start_offset, message, leader = answer
     if version >= 5:
         parts.append(_ANSWER_V5.pack(partition, error, base_offset, append_time_ms, start_offset))
     elif version >= 2:
@@ -245,11 +250,13 @@ def _put_partition(parts: list[bytes], answer: PartitionAnswer, version: int) ->
         else:
             encoded = message.encode()
             parts += (b"\x00\x00\x00\x00", _INT16.pack(len(encoded)), encoded)
-    elif message is None:
+        return
+    if message is None:
         parts.append(_NO_ERRORS_FLEXIBLE)
     else:
         encoded = message.encode()
-        parts += (b"\x01", uvarint(len(encoded) + 1), encoded, b"\x00")
+        parts += (b"\x01", uvarint(len(encoded) + 1), encoded)
+    parts.append(NO_TAGS if leader is None or version < LEADER_SINCE else b"\x01" + leader_tag(0, leader))
 
 
 @functools.lru_cache(maxsize=64)

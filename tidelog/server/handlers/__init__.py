@@ -1,6 +1,16 @@
 """What is done with each request other than Produce and Fetch: a function from the request to its answer."""
 
-from tidelog.server.handlers import configs, groups, metadata, offsets, producers, topics
+from tidelog.server.handlers import (
+    admin,
+    configs,
+    groups,
+    metadata,
+    offsets,
+    producers,
+    reassignments,
+    segments,
+    topics,
+)
 from tidelog.server.handlers.call import Call, Handler
 
 HANDLERS: dict[int, Handler] = {
@@ -26,10 +36,17 @@ HANDLERS: dict[int, Handler] = {
     35: configs.describe_log_dirs,
     37: topics.create_partitions,
     42: groups.delete_groups,
+    43: reassignments.elect_leaders,
     44: configs.incremental_alter_configs,
+    45: reassignments.alter_partition_reassignments,
+    46: reassignments.list_partition_reassignments,
     47: groups.offset_delete,
+    55: reassignments.describe_quorum,
     60: metadata.describe_cluster,
+    64: reassignments.unregister_broker,
     75: metadata.describe_topic_partitions,
+    10_000: admin.admin,
+    10_001: segments.read_segment,
 }
 
 __all__ = ["HANDLERS", "Call", "Handler"]

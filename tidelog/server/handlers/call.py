@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from tidelog.raft import Refusal
+from tidelog.server.peers import PeerCallError
 from tidelog.server.refusals import error_of
 from tidelog.server.replica import Done, Replica
 from tidelog.wire.errors import ErrorCode
@@ -32,6 +33,10 @@ class Call:
 
     def deadline_ms(self, timeout_ms: int) -> int:
         return self.exchange.received_ms + min(max(timeout_ms, 0), TIMEOUT_MS_MAX)
+
+
+class AdminError(PeerCallError):
+    """Something an administrator asked for that is not done, and why; also when another node was asked to do it."""
 
 
 Handler = Callable[[Call], object | Coroutine[Any, Any, object]]

@@ -68,9 +68,7 @@ async def _find(call: Call, key: str) -> messages.Coordinator:
 
     if call.request.key_type != KEY_GROUP:
         return failed(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, "transactions are not supported")
-    found = await call.broker.coordinators.partition_of(key)
-    leader = found[1].group.leader if found is not None else None
-    node = call.broker.state.nodes.get(leader) if leader is not None else None
+    node = call.broker.state.nodes.get(await call.broker.coordinators.node_of(key))
     if node is None:
         return failed(ErrorCode.COORDINATOR_NOT_AVAILABLE, "the group's stream has no leader yet")
     return messages.Coordinator(key=key, node_id=node.node, host=node.host, port=node.port, error_message=None)

@@ -1,10 +1,10 @@
 """What there is and who leads it: ApiVersions, Metadata, DescribeCluster, DescribeTopicPartitions."""
 
 import re
-from collections.abc import Iterator
 
 from tidelog.cluster import Topic
 from tidelog.server.handlers.call import Call
+from tidelog.server.leaders import offline_nodes, standing_of
 from tidelog.server.topics import TopicError, check_name, create_topic
 from tidelog.wire.codec import ZERO_UUID
 from tidelog.wire.errors import ErrorCode
@@ -55,10 +55,11 @@ def api_versions(call: Call) -> ApiVersionsResponse:
 async def metadata(call: Call) -> MetadataResponse:
     broker, request = call.broker, call.request
     asked: list[MetadataRequestTopic] | None = request.topics
+    offline = offline_nodes(broker)
     if asked is None or (call.version == 0 and not asked):
-        topics = [_topic(call, topic) for topic in broker.state.topics.values()]
+        topics = [_topic(call, topic, offline) for topic in broker.state.topics.values()]
     else:
-        topics = [await _find(call, one) for one in asked]
+        topics = [await _find(call, one, offline) for one in asked]
     operations = CLUSTER_OPERATIONS if request.include_cluster_authorized_operations else _NOT_ASKED
     return MetadataResponse(
         brokers=[
@@ -72,14 +73,14 @@ async def metadata(call: Call) -> MetadataResponse:
     )
 
 
-async def _find(call: Call, asked: MetadataRequestTopic) -> MetadataResponseTopic:
+async def _find(call: Call, asked: MetadataRequestTopic, offline: frozenset[int]) -> MetadataResponseTopic:
     broker = call.broker
     if asked.name is None or (asked.topic_id != ZERO_UUID and call.version >= NULL_NAME_SINCE):
         topic = broker.topic_of(asked.topic_id)
         if topic is None:
             name = None if call.version >= NULL_NAME_SINCE else ""
             return MetadataResponseTopic(error_code=ErrorCode.UNKNOWN_TOPIC_ID, name=name, topic_id=asked.topic_id)
-        return _topic(call, topic)
+        return _topic(call, topic, offline)
     topic = broker.topic_of(asked.name)
     if topic is None:
         try:
@@ -93,20 +94,22 @@ async def _find(call: Call, asked: MetadataRequestTopic) -> MetadataResponseTopi
             topic = broker.topic_of(asked.name)  # somebody else was quicker
     if topic is None:
         return MetadataResponseTopic(error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, name=asked.name)
-    return _topic(call, topic)
+    return _topic(call, topic, offline)
 
 
-def _topic(call: Call, topic: Topic) -> MetadataResponseTopic:
+def _topic(call: Call, topic: Topic, offline: frozenset[int]) -> MetadataResponseTopic:
     partitions: list[MetadataResponsePartition] = []
-    for number, (error, leader, epoch, replicas) in enumerate(_leaders(call, topic)):
+    for number, partition in enumerate(topic.partitions):
+        standing = standing_of(call.broker, partition, offline)
         partitions.append(
             MetadataResponsePartition(
-                error_code=error,
+                error_code=standing.error,
                 partition_index=number,
-                leader_id=leader,
-                leader_epoch=epoch,
-                replica_nodes=replicas,
-                isr_nodes=replicas,
+                leader_id=standing.leader,
+                leader_epoch=standing.epoch,
+                replica_nodes=standing.replicas,
+                isr_nodes=standing.in_sync,
+                offline_replicas=standing.offline,
             )
         )
     return MetadataResponseTopic(
@@ -120,16 +123,6 @@ def _topic(call: Call, topic: Topic) -> MetadataResponseTopic:
     )
 
 
-def _leaders(call: Call, topic: Topic) -> Iterator[tuple[ErrorCode, int, int, list[int]]]:
-    """(error, leader, epoch, replicas) of each partition."""
-    for partition in topic.partitions:
-        replica = call.broker.node.replicas.get(partition.stream)
-        if replica is None or replica.group.leader is None:
-            yield ErrorCode.LEADER_NOT_AVAILABLE, -1, -1, list(partition.replicas)
-        else:
-            yield ErrorCode.NONE, replica.group.leader, replica.group.term, sorted(replica.group.configuration.voters)
-
-
 def describe_cluster(call: Call) -> DescribeClusterResponse:
     broker, request = call.broker, call.request
     if request.endpoint_type != 1:
@@ -137,12 +130,16 @@ def describe_cluster(call: Call) -> DescribeClusterResponse:
             error_code=ErrorCode.UNSUPPORTED_ENDPOINT_TYPE,
             error_message="nodes are brokers and controllers in one: ask for endpoint type 1",
         )
+    offline = offline_nodes(broker)
     return DescribeClusterResponse(
         cluster_id=broker.state.cluster_id,
         controller_id=broker.controller,
         brokers=[
-            DescribeClusterBroker(broker_id=node.node, host=node.host, port=node.port, rack=node.rack)
+            DescribeClusterBroker(
+                broker_id=node.node, host=node.host, port=node.port, rack=node.rack, is_fenced=node.node in offline
+            )
             for node in broker.state.nodes.values()
+            if node.node not in offline or request.include_fenced_brokers
         ],
         cluster_authorized_operations=(
             CLUSTER_OPERATIONS if request.include_cluster_authorized_operations else _NOT_ASKED
@@ -183,20 +180,23 @@ def _unknown(name: str) -> DescribeTopicPartitionsResponseTopic:
 
 
 def _described(call: Call, topic: Topic, first: int, end: int) -> DescribeTopicPartitionsResponseTopic:
-    partitions = [
-        DescribeTopicPartitionsResponsePartition(
-            error_code=error,
-            partition_index=number,
-            leader_id=leader,
-            leader_epoch=epoch,
-            replica_nodes=replicas,
-            isr_nodes=replicas,
-            eligible_leader_replicas=[],
-            last_known_elr=[],
+    offline = offline_nodes(call.broker)
+    partitions: list[DescribeTopicPartitionsResponsePartition] = []
+    for number, partition in enumerate(topic.partitions[first:end], first):
+        standing = standing_of(call.broker, partition, offline)
+        partitions.append(
+            DescribeTopicPartitionsResponsePartition(
+                error_code=standing.error,
+                partition_index=number,
+                leader_id=standing.leader,
+                leader_epoch=standing.epoch,
+                replica_nodes=standing.replicas,
+                isr_nodes=standing.in_sync,
+                eligible_leader_replicas=[],
+                last_known_elr=[],
+                offline_replicas=standing.offline,
+            )
         )
-        for number, (error, leader, epoch, replicas) in enumerate(_leaders(call, topic))
-        if first <= number < end
-    ]
     return DescribeTopicPartitionsResponseTopic(
         name=topic.name,
         topic_id=topic.id,

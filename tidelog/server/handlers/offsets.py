@@ -2,6 +2,7 @@
 
 from tidelog.raft import EntryKind
 from tidelog.server.handlers.call import Call, current, outcome
+from tidelog.server.leaders import led_here
 from tidelog.server.replica import Replica
 from tidelog.wire.batch import CorruptBatchError, read_facts
 from tidelog.wire.errors import ErrorCode
@@ -23,13 +24,7 @@ from tidelog.wire.records import newest_record, read_records
 LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED, EARLIEST_PENDING_UPLOAD = -1, -2, -3, -4, -5, -6
 NONE = -1
 READ_TIMEOUT_MS = 30_000
-
-
-def _fenced(replica: Replica, epoch: int) -> ErrorCode:
-    """A client that knows an older leader must learn the new one; one that knows a newer has come to the wrong node."""
-    if epoch < 0 or epoch == replica.group.term:
-        return ErrorCode.NONE
-    return ErrorCode.FENCED_LEADER_EPOCH if epoch < replica.group.term else ErrorCode.UNKNOWN_LEADER_EPOCH
+NOT_AVAILABLE_SINCE = 5
 
 
 async def list_offsets(call: Call) -> ListOffsetsResponse:
@@ -42,12 +37,16 @@ async def list_offsets(call: Call) -> ListOffsetsResponse:
 
 async def _list(call: Call, name: str, asked: ListOffsetsRequestPartition) -> ListOffsetsResponsePartition:
     answer = ListOffsetsResponsePartition(partition_index=asked.partition_index)
-    replica = call.broker.leader_of(name, asked.partition_index)
+    replica = led_here(call.broker, name, asked.partition_index, asked.current_leader_epoch)
     if isinstance(replica, ErrorCode):
         answer.error_code = replica
         return answer
+    if not replica.ready:  # it does not know yet what was committed before its term: offsets would go back (KIP-207)
+        old = call.version < NOT_AVAILABLE_SINCE
+        answer.error_code = ErrorCode.LEADER_NOT_AVAILABLE if old else ErrorCode.OFFSET_NOT_AVAILABLE
+        return answer
     deadline_ms = call.deadline_ms(call.request.timeout_ms or READ_TIMEOUT_MS)
-    answer.error_code = _fenced(replica, asked.current_leader_epoch) or await current(replica, deadline_ms)
+    answer.error_code = await current(replica, deadline_ms)
     if answer.error_code:
         return answer
     if asked.timestamp < EARLIEST_PENDING_UPLOAD:
@@ -121,12 +120,11 @@ def _epoch_end(
     call: Call, name: str, asked: OffsetForLeaderEpochRequestPartition
 ) -> OffsetForLeaderEpochResponsePartition:
     answer = OffsetForLeaderEpochResponsePartition(partition=asked.partition)
-    replica = call.broker.leader_of(name, asked.partition)
+    replica = led_here(call.broker, name, asked.partition, asked.current_leader_epoch)
     if isinstance(replica, ErrorCode):
         answer.error_code = replica
         return answer
-    answer.error_code = _fenced(replica, asked.current_leader_epoch)
-    if not replica.ready:
+    if not replica.ready:  # what it knows to be committed may be less than what the client has read
         answer.error_code = ErrorCode.NOT_LEADER_OR_FOLLOWER
     if not answer.error_code and asked.leader_epoch <= replica.group.term:
         epoch, end = replica.log.end_of_term(asked.leader_epoch)

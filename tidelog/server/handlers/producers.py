@@ -23,7 +23,8 @@ class ProducerIds:
     async def take(self, call: Call) -> int:
         while self._next == self._end:
             applied = await submit(call.broker, AllotProducerIds(BLOCK), call.deadline_ms(TIMEOUT_MS))
-            if self._next == self._end:  # nobody else was quicker
+            # Which numbers they are is lost when the answer came by way of a snapshot: then others are asked for.
+            if self._next == self._end and applied.first_producer_id >= 0:  # nobody else was quicker
                 self._next, self._end = applied.first_producer_id, applied.first_producer_id + BLOCK
         self._next += 1
         return self._next - 1

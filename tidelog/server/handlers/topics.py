@@ -60,10 +60,11 @@ async def _create(call: Call, asked: CreateTopicsRequestTopic) -> CreateTopicsRe
     topic_id = ZERO_UUID
     if not call.request.validate_only:
         deadline_ms = call.deadline_ms(call.request.timeout_ms)
-        applied = await submit(broker, command, deadline_ms)
-        assert applied.topic is not None
-        topic_id = applied.topic.id
-        await until_led(broker, applied.topic, deadline_ms)
+        await submit(broker, command, deadline_ms)
+        topic_id = command.id
+        topic = broker.topic_of(topic_id)
+        if topic is not None:  # else it is deleted already
+            await until_led(broker, topic, deadline_ms)
     return CreateTopicsResponseTopic(
         name=asked.name,
         topic_id=topic_id,
@@ -144,6 +145,7 @@ async def _grow(call: Call, asked: CreatePartitionsRequestTopic) -> None:
     if call.request.validate_only:
         return
     deadline_ms = call.deadline_ms(call.request.timeout_ms)
-    applied = await submit(broker, AddPartitions(topic.id, before, [list(nodes) for nodes in replicas]), deadline_ms)
-    assert applied.topic is not None
-    await until_led(broker, applied.topic, deadline_ms)
+    await submit(broker, AddPartitions(topic.id, before, [list(nodes) for nodes in replicas]), deadline_ms)
+    grown = broker.topic_of(topic.id)
+    if grown is not None:
+        await until_led(broker, grown, deadline_ms)

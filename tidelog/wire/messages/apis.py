@@ -2,11 +2,25 @@
 
 The ranges begin low enough for clients of Kafka 0.10 and end at Kafka 4.3. Produce must begin at 0: older librdkafka
 takes a higher minimum for a broker without compression and sends everything uncompressed, silently (KAFKA-18659).
+
+`APIS` is what ApiVersions lists; `PRIVATE_APIS` are Tidelog's own, which only its own tools and nodes know of.
 """
 
 from typing import Any, NamedTuple
 
-from tidelog.wire.messages import configs, fetch, group_offsets, groups, metadata, offsets, produce, producers, topics
+from tidelog.wire.messages import (
+    administration,
+    configs,
+    fetch,
+    group_offsets,
+    groups,
+    metadata,
+    offsets,
+    private,
+    produce,
+    producers,
+    topics,
+)
 
 NEVER = 0x7FFF  # `flexible_since` of a request that has no flexible version
 
@@ -52,6 +66,7 @@ _ALL = (
     Api(35, "DescribeLogDirs", 1, 5, 2, configs.DescribeLogDirsRequest, configs.DescribeLogDirsResponse),
     Api(37, "CreatePartitions", 0, 3, 2, topics.CreatePartitionsRequest, topics.CreatePartitionsResponse),
     Api(42, "DeleteGroups", 0, 2, 2, groups.DeleteGroupsRequest, groups.DeleteGroupsResponse),
+    Api(43, "ElectLeaders", 0, 2, 2, administration.ElectLeadersRequest, administration.ElectLeadersResponse),
     Api(
         44,
         "IncrementalAlterConfigs",
@@ -61,8 +76,30 @@ _ALL = (
         configs.IncrementalAlterConfigsRequest,
         configs.IncrementalAlterConfigsResponse,
     ),
+    Api(
+        45,
+        "AlterPartitionReassignments",
+        0,
+        1,
+        0,
+        administration.AlterPartitionReassignmentsRequest,
+        administration.AlterPartitionReassignmentsResponse,
+    ),
+    Api(
+        46,
+        "ListPartitionReassignments",
+        0,
+        0,
+        0,
+        administration.ListPartitionReassignmentsRequest,
+        administration.ListPartitionReassignmentsResponse,
+    ),
     Api(47, "OffsetDelete", 0, 0, NEVER, group_offsets.OffsetDeleteRequest, group_offsets.OffsetDeleteResponse),
+    Api(55, "DescribeQuorum", 0, 2, 0, administration.DescribeQuorumRequest, administration.DescribeQuorumResponse),
     Api(60, "DescribeCluster", 0, 2, 0, metadata.DescribeClusterRequest, metadata.DescribeClusterResponse),
+    Api(
+        64, "UnregisterBroker", 0, 0, 0, administration.UnregisterBrokerRequest, administration.UnregisterBrokerResponse
+    ),
     Api(
         75,
         "DescribeTopicPartitions",
@@ -74,4 +111,10 @@ _ALL = (
     ),
 )
 
+_PRIVATE = (
+    Api(10_000, "TidelogAdmin", 0, 0, 0, private.TidelogAdminRequest, private.TidelogAdminResponse),
+    Api(10_001, "ReadSegment", 0, 0, 0, private.ReadSegmentRequest, private.ReadSegmentResponse),
+)
+
 APIS: dict[int, Api] = {api.key: api for api in _ALL}
+PRIVATE_APIS: dict[int, Api] = {api.key: api for api in _PRIVATE}

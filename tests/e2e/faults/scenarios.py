@@ -1,0 +1,386 @@
+"""What goes wrong, and for whom. Each scenario is one function over a stage: a cluster that works, under load.
+
+The function does the harm and, where a majority is left that can serve, expects that it serves (`Stage.served`) while
+the harm lasts. Afterwards the runner heals everything, expects service again, and has the history checked.
+"""
+
+import random
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from .asking import AskError
+from .cluster import Cluster, NodeProcess
+from .workload import Load
+
+SERVICE_TIMEOUT_S = 20.0  # generous: many such clusters may share two cores
+CATCH_UP_TIMEOUT_S = 60.0
+RECORDS = 5  # acknowledged on every partition before a cluster counts as serving
+
+
+@dataclass(slots=True)
+class Stage:
+    cluster: Cluster
+    load: Load
+    rng: random.Random
+    target: str
+
+    def note(self, text: str) -> None:
+        self.load.history.notes.append((time.monotonic(), text))
+
+    def victims(self) -> list[NodeProcess]:
+        """The nodes that `target` means now."""
+        cluster = self.cluster
+        if self.target == "all":
+            return list(cluster.nodes.values())
+        if self.target == "config leader":
+            return [cluster.nodes[cluster.controller()]]
+        leader = cluster.leader(self.load.topic)
+        if self.target == "leader":
+            return [cluster.nodes[leader]]
+        assert self.target == "follower", self.target
+        return [cluster.nodes[self.rng.choice([number for number in cluster.nodes if number != leader])]]
+
+    def served(self, what: str, timeout_s: float = SERVICE_TIMEOUT_S) -> None:
+        """Records are acknowledged on every partition, though harm was done."""
+        self.note(f"{what}: waiting for service")
+        self.load.wait_acknowledged(RECORDS, timeout_s)
+        self.note(f"{what}: served")
+
+    def hold(self, low_s: float, high_s: float) -> None:
+        time.sleep(self.rng.uniform(low_s, high_s))
+
+    def voters_back(self) -> None:
+        """All replicas that shall hold the topic are voters, on every partition."""
+
+        def complete() -> bool:
+            try:
+                streams = self.cluster.admin("streams", topic=self.load.topic)["streams"]
+            except (AskError, IndexError):
+                return False
+            return all(sorted(stream["voters"]) == sorted(stream["replicas"]) for stream in streams)
+
+        self.note("waiting for all voters")
+        self.cluster.wait_for(complete, "every replica a voter", CATCH_UP_TIMEOUT_S)
+        self.note("all voters are there")
+
+
+@dataclass(frozen=True, slots=True)
+class Scenario:
+    name: str
+    target: str
+    act: Callable[[Stage], None]
+    short: bool = False  # part of `make test`
+    nodes: int = 3
+    settings: Mapping[str, str] = field(default_factory=dict)
+    small_disks: bool = False
+    faults: bool = False  # fault points can be set
+    ends: bool = False  # nodes may end by themselves
+    value_bytes: int = 100
+
+    @property
+    def title(self) -> str:
+        return f"{self.name} / {self.target}"
+
+
+# --- processes -------------------------------------------------------------------------------------------------------
+
+
+def _kill(stage: Stage) -> None:
+    victims = stage.victims()
+    for node in victims:
+        stage.note(f"kill -9 {node}")
+        node.kill()
+    if len(victims) == 1:
+        stage.served("one killed")
+    else:
+        stage.hold(0.0, 0.5)
+
+
+def _kill_again_and_again(stage: Stage) -> None:
+    for _ in range(4):
+        (node,) = stage.victims()
+        stage.note(f"kill -9 {node}")
+        node.kill()
+        stage.served("one killed")
+        stage.cluster.heal()
+        stage.cluster.wait_ready()
+
+
+def _stop(stage: Stage) -> None:
+    victims = stage.victims()
+    for node in victims:
+        stage.note(f"SIGSTOP {node}")
+        node.stop()
+    stage.hold(0.5, 4.0)
+    if len(victims) == 1:
+        stage.served("one stopped")
+    for node in victims:
+        stage.note(f"SIGCONT {node}")
+        node.go_on()
+
+
+def _terminate(stage: Stage) -> None:
+    victims = stage.victims()
+    for node in victims:
+        stage.note(f"SIGTERM {node}")
+        node.terminate()
+    if len(victims) == 1:
+        stage.served("one terminated")
+
+
+def _roll(stage: Stage) -> None:
+    for node in stage.cluster.nodes.values():
+        stage.note(f"SIGTERM {node}")
+        node.terminate()
+        stage.served(f"without {node}")
+        node.start()
+        node.wait_ready(time.monotonic() + SERVICE_TIMEOUT_S)
+        stage.served(f"with {node}")
+
+
+# --- links -----------------------------------------------------------------------------------------------------------
+
+
+def _cut(stage: Stage) -> None:
+    victims = stage.victims()
+    for node in victims:
+        stage.note(f"cut off {node}")
+        stage.cluster.network.isolate(node.number, stage.cluster.nodes)
+    stage.hold(0.5, 4.0)
+    if len(victims) == 1:
+        stage.served("one cut off")
+    stage.cluster.network.heal(reset=stage.rng.random() < 0.5)
+
+
+def _cut_pair(stage: Stage) -> None:
+    """The victim and one other node do not see each other; a third one sees both."""
+    (node,) = stage.victims()
+    other = stage.rng.choice([number for number in stage.cluster.nodes if number != node.number])
+    stage.note(f"cut between {node} and {other}")
+    stage.cluster.network.cut(node.number, other)
+    stage.hold(0.5, 4.0)
+    stage.served("one link cut")
+    stage.cluster.network.heal(reset=stage.rng.random() < 0.5)
+
+
+def _cut_one_way(stage: Stage) -> None:
+    """Nobody hears the victim, or the victim hears nobody."""
+    (node,) = stage.victims()
+    mute = stage.rng.random() < 0.5
+    stage.note(f"{node} is {'mute' if mute else 'deaf'}")
+    for other in stage.cluster.nodes:
+        if other != node.number:
+            pair = (node.number, other) if mute else (other, node.number)
+            stage.cluster.network.cut_one_way(*pair)
+    stage.hold(0.5, 4.0)
+    stage.served("one way cut")
+    stage.cluster.network.heal(reset=stage.rng.random() < 0.5)
+
+
+def _slow(stage: Stage) -> None:
+    victims = stage.victims()
+    delay_ms, bytes_per_second = stage.rng.choice([(20, 0), (100, 0), (5, 200_000)])
+    for node in victims:
+        stage.note(f"links of {node} slow: {delay_ms} ms, {bytes_per_second} bytes/s")
+        for other in stage.cluster.nodes:
+            if other != node.number:
+                stage.cluster.network.slow(node.number, other, delay_ms, bytes_per_second)
+    stage.hold(2.0, 4.0)
+    stage.served("links slow")
+
+
+# --- disks -----------------------------------------------------------------------------------------------------------
+
+
+def _fill(stage: Stage) -> None:
+    victims = stage.victims()
+    for node in victims:
+        stage.note(f"disk of {node} full")
+        node.fill_disk()
+    stage.hold(4.0, 6.0)
+    if stage.target == "follower":
+        stage.served("one disk full")
+    for node in victims:
+        stage.note(f"disk of {node} has room")
+        node.free_disk()
+
+
+def _wipe(stage: Stage) -> None:
+    (node,) = stage.victims()
+    stage.note(f"kill -9 {node}, disk wiped")
+    node.kill()
+    stage.served("one killed")
+    node.wipe()
+    node.start()
+    node.wait_ready(time.monotonic() + CATCH_UP_TIMEOUT_S)
+    stage.voters_back()
+    # It must be worth its vote: without another one it has to make a majority.
+    others = [other for other in stage.cluster.nodes.values() if other is not node]
+    gone = stage.rng.choice(others)
+    stage.note(f"kill -9 {gone}")
+    gone.kill()
+    stage.served("another one killed")
+
+
+def _point(name: str, action: str) -> Callable[[Stage], None]:
+    def act(stage: Stage) -> None:
+        for node in stage.victims():
+            stage.note(f"{name}={action} at {node}")
+            stage.cluster.admin("fault", node=node.number, point=name, action=action)
+        stage.hold(1.0, 3.0)
+        if stage.target != "all":
+            stage.served(f"{name}={action}")
+        for node in stage.cluster.nodes.values():
+            if node.ready:
+                try:
+                    stage.cluster.admin("fault", node=node.number, clear=True)
+                except AskError:
+                    stage.note(f"{node} does not answer any more")
+
+    return act
+
+
+# --- what operators do -----------------------------------------------------------------------------------------------
+
+
+def _transfer(stage: Stage) -> None:
+    for _ in range(8):
+        for partition in range(stage.load.partitions):
+            leader = stage.cluster.leader(stage.load.topic, partition)
+            target = stage.rng.choice([number for number in stage.cluster.nodes if number != leader])
+            stage.note(f"transfer {partition} from {leader} to {target}")
+            try:
+                stage.cluster.admin("transfer-leader", topic=stage.load.topic, partition=partition, target=target)
+            except AskError as error:
+                stage.note(f"transfer refused: {error}")
+        stage.hold(0.1, 0.5)
+    stage.served("leaders moved")
+
+
+def _reassign(stage: Stage) -> None:
+    """One node takes another's place on every partition; with a target, that node is killed in the midst."""
+    cluster, load = stage.cluster, stage.load
+    streams = cluster.admin("streams", topic=load.topic)["streams"]
+    for stream in streams:
+        outside = [number for number in cluster.nodes if number not in stream["replicas"]]
+        replicas = list(stream["replicas"])
+        replicas[stage.rng.randrange(len(replicas))] = stage.rng.choice(outside)
+        stage.note(f"reassign {stream['partition']}: {stream['replicas']} -> {replicas}")
+        cluster.admin("reassign", topic=load.topic, partition=stream["partition"], replicas=replicas)
+        if stage.target != "nobody":
+            stage.hold(0.0, 0.3)
+            (node,) = stage.victims()
+            stage.note(f"kill -9 {node}")
+            node.kill()
+            stage.served("one killed")
+            cluster.heal()
+            cluster.wait_ready()
+    stage.voters_back()
+
+
+def _storm(stage: Stage) -> None:
+    """One harm after another, each healed but for what it leaves behind."""
+    harms: Sequence[tuple[Callable[[Stage], None], Sequence[str]]] = (
+        (_kill, ("leader", "follower", "config leader", "all")),
+        (_stop, ("leader", "follower", "config leader", "all")),
+        (_terminate, ("leader", "follower")),
+        (_cut, ("leader", "follower", "config leader", "all")),
+        (_cut_pair, ("leader", "follower")),
+        (_cut_one_way, ("leader", "follower", "config leader")),
+        (_slow, ("leader", "all")),
+        (_transfer, ("leader",)),
+    )
+    for _ in range(6):
+        harm, targets = stage.rng.choice(harms)
+        stage.target = stage.rng.choice(targets)
+        stage.note(f"storm: {harm.__name__} {stage.target}")
+        harm(stage)
+        stage.cluster.heal(reset=stage.rng.random() < 0.5)
+        stage.cluster.wait_ready()
+        stage.served("healed")
+
+
+# --- all of them -----------------------------------------------------------------------------------------------------
+
+_CRASH_POINTS = (
+    "writer.before-sync",
+    "writer.after-sync",
+    "segment.between-data-and-rows",
+    "segment.torn-data",
+    "segment.torn-row",
+    "segment.begin",
+    "segment.close",
+    "votes.before-write",
+    "votes.after-sync",
+    "state.before-replace",
+    "state.after-replace",
+    "cluster.apply",
+)
+_HALVES = ("segment.torn-data", "segment.torn-row")  # points that end the process by themselves when dropped
+_FULL = {"storage.segment.bytes": str(1 << 20)}
+
+SCENARIOS: Sequence[Scenario] = (
+    *(
+        Scenario("kill -9", target, _kill, short=target in ("leader", "all"))
+        for target in ("leader", "follower", "config leader", "all")
+    ),
+    Scenario("kill -9, 4 times", "leader", _kill_again_and_again),
+    *(
+        Scenario("SIGSTOP", target, _stop, short=target == "leader")
+        for target in ("leader", "follower", "config leader", "all")
+    ),
+    *(Scenario("SIGTERM", target, _terminate) for target in ("leader", "follower", "config leader", "all")),
+    *(
+        Scenario("cut link", target, _cut, short=target == "leader")
+        for target in ("leader", "follower", "config leader", "all")
+    ),
+    *(Scenario("cut one pair", target, _cut_pair) for target in ("leader", "config leader")),
+    *(
+        Scenario("cut one way", target, _cut_one_way, short=target == "leader")
+        for target in ("leader", "follower", "config leader")
+    ),
+    *(Scenario("slow link", target, _slow) for target in ("leader", "follower", "config leader", "all")),
+    *(
+        Scenario("full disk", target, _fill, settings=_FULL, small_disks=True, faults=True, value_bytes=4_000)
+        for target in ("leader", "follower", "config leader", "all")
+    ),
+    *(
+        Scenario("wiped disk", target, _wipe, short=target == "follower")
+        for target in ("leader", "follower", "config leader")
+    ),
+    Scenario("leader transfer", "leader", _transfer, short=True),
+    *(
+        Scenario("reassign under kill", target, _reassign, nodes=4)
+        for target in ("nobody", "leader", "follower", "config leader")
+    ),
+    Scenario("rolling restart", "all", _roll, short=True),
+    Scenario("storm", "all", _storm),
+    *(
+        Scenario(f"crash at {name}", target, _point(name, action), faults=True, ends=True, value_bytes=4_000)
+        for name in _CRASH_POINTS
+        for target in ("leader", "follower")
+        for action in ("drop,skip:20" if name in _HALVES else "crash",)
+    ),
+    *(
+        Scenario(f"{name} {action}", target, _point(name, action), faults=True, ends="error" in action)
+        for name, action in (
+            ("disk.sync", "delay:50"),
+            ("disk.sync", "delay:1000,count:3"),
+            ("disk.sync", "error:EIO,count:1"),
+            ("disk.write", "error:EIO,count:1"),
+            ("disk.write", "error:ENOSPC,count:50"),
+            ("log.read", "delay:20"),
+            ("fetch.read", "delay:200"),
+            ("replica.apply", "delay:100,count:20"),
+            ("replica.ready", "drop,count:2000"),
+            ("peers.send", "drop,count:100"),
+            ("peers.receive", "drop,count:100"),
+            ("produce.answer", "drop,count:10"),
+        )
+        for target in ("leader", "follower")
+    ),
+)
+
+BY_TITLE: Mapping[str, Scenario] = {scenario.title: scenario for scenario in SCENARIOS}
+SHORT: Sequence[Scenario] = [scenario for scenario in SCENARIOS if scenario.short]

@@ -1,0 +1,1 @@
+"""Clients of several brokers, all in the test's own event loop and joined by real connections."""

@@ -1,0 +1,60 @@
+"""Retention: leaders move their streams' log start past what is too old or too much, by an entry, for all replicas.
+
+Segments are deleted whole. An active segment that has grown old is closed first, here and, when they look themselves,
+on the followers; so a stream that is hardly written to loses its old records as well.
+"""
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING
+
+from tidelog.raft import Refusal
+from tidelog.server.clock import wall_ms
+from tidelog.server.replica import Replica
+from tidelog.storage import should_roll, start_for
+
+if TYPE_CHECKING:
+    from tidelog.server.broker import Broker
+
+log = logging.getLogger(__name__)
+
+MOVE_MS = 30_000
+STREAMS_A_STEP = 50  # looked at before others get the loop
+
+
+class Retention:
+    def __init__(self, broker: "Broker") -> None:
+        self._broker = broker
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        self._task = asyncio.get_running_loop().create_task(self._run())
+
+    def close(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+
+    async def _run(self) -> None:
+        while True:
+            await asyncio.sleep(self._broker.settings.retention_check_ms / 1000)
+            for number, replica in enumerate(list(self._broker.node.replicas.values())):
+                if number % STREAMS_A_STEP == 0:
+                    await asyncio.sleep(0)
+                if not replica.internal and self._broker.state.partition_of(replica.stream) is not None:
+                    self.look(replica)
+
+    def look(self, replica: Replica) -> None:
+        config, now_ms = replica.config, wall_ms()
+        segments = replica.log.segments_view()
+        if segments and should_roll(segments[-1], config.segment_ms, config.retention_ms, now_ms):
+            replica.log.roll()
+        if not replica.ready:
+            return
+        offset = start_for(segments, config.retention_ms, config.retention_bytes, replica.group.commit, now_ms)
+        if offset is not None and offset > replica.log.start_offset:
+            replica.move_start(offset, replica.now() + MOVE_MS, _say_refused)
+
+
+def _say_refused(refusal: Refusal | None) -> None:
+    if refusal is not None:
+        log.info("old segments stay until the next look: %s", refusal.reason.value)
