@@ -7,7 +7,7 @@ from bench.rounds import Line
 from bench.scratch import scratch
 
 STREAMS = 1_000
-TOPICS_PER_REQUEST = 100
+TOPICS_PER_REQUEST = 50
 REST_S = 8.0  # until everything is asleep
 IDLE_S = 10.0
 IDLE_SHARE_MAX = 0.05  # of a core

@@ -154,6 +154,7 @@ class FakeNode:
 
     def _TidelogAdminRequest(self, request: m.TidelogAdminRequest) -> object:  # noqa: N802
         content = json.loads(request.content)
+        content.pop("timeout_ms", None)
         self._cluster.calls.append((request.method, content))
         answer = getattr(self, "_do_" + request.method.replace("-", "_"))(**content)
         return m.TidelogAdminResponse(content=json.dumps(answer))
@@ -281,6 +282,9 @@ class FakeNode:
         raise Refuse(ErrorCode.OFFSET_OUT_OF_RANGE)
 
     # --- Kafka's ---
+
+    def _ApiVersionsRequest(self, request: m.ApiVersionsRequest) -> object:  # noqa: N802
+        return m.ApiVersionsResponse()
 
     def _MetadataRequest(self, request: m.MetadataRequest) -> object:  # noqa: N802
         topics = self._cluster.topics

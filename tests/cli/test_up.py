@@ -1,12 +1,16 @@
 """A real cluster of three, as `tidelog up` starts it."""
 
+import json
 import signal
 import socket
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+
+from tidelog.cli import main
 
 from .command import Tidelog
 from .embedded import Up
@@ -26,8 +30,31 @@ def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Up]:
 
 
 @pytest.fixture
-def tidelog(up: Up) -> Tidelog:
-    return Tidelog(up.bootstrap)
+def tidelog(up: Up, capsys: pytest.CaptureFixture[str]) -> "Inside":
+    return Inside(up.bootstrap, capsys)
+
+
+class Inside:
+    """Commands run in this process, which need not import everything each time; those that read stdin, in their own."""
+
+    def __init__(self, bootstrap: str, capsys: pytest.CaptureFixture[str]) -> None:
+        self._bootstrap = bootstrap
+        self._capsys = capsys
+
+    def run(self, *arguments: str) -> tuple[int, str]:
+        self._capsys.readouterr()
+        return main([*arguments, "--bootstrap", self._bootstrap]), self._capsys.readouterr().out
+
+    def __call__(self, *arguments: str) -> str:
+        status, out = self.run(*arguments)
+        assert status == 0, out
+        return out
+
+    def parsed(self, *arguments: str) -> Any:
+        return json.loads(self(*arguments, "--json"))
+
+    def produce(self, stream: str, lines: bytes, *arguments: str) -> None:
+        Tidelog(self._bootstrap).succeed("produce", stream, *arguments, stdin=lines)
 
 
 def eventually(holds: Callable[[], bool], what: str) -> None:
@@ -37,18 +64,18 @@ def eventually(holds: Callable[[], bool], what: str) -> None:
         time.sleep(0.1)
 
 
-def healthy(tidelog: Tidelog) -> bool:
-    return tidelog.run("cluster", "status").status == 0
+def healthy(tidelog: Inside) -> bool:
+    return tidelog.run("cluster", "status")[0] == 0
 
 
-def leaders(tidelog: Tidelog, stream: str) -> list[int]:
-    return [row["leader"] for row in tidelog.succeed("stream", "describe", stream, "--json").parsed["partitions"]]
+def leaders(tidelog: Inside, stream: str) -> list[int]:
+    return [row["leader"] for row in tidelog.parsed("stream", "describe", stream)["partitions"]]
 
 
-def test_three_nodes_that_are_one_cluster(up: Up, tidelog: Tidelog) -> None:
+def test_three_nodes_that_are_one_cluster(up: Up, tidelog: Inside) -> None:
     assert up.ready == f"ready nodes=3 bootstrap={up.bootstrap} dir={up.folder / 'data'}\n"
     eventually(lambda: healthy(tidelog), "the cluster is healthy")
-    status = tidelog.succeed("cluster", "status", "--json").parsed
+    status = tidelog.parsed("cluster", "status")
     assert [(node["node"], node["rack"], node["config"]) for node in status["nodes"]] == [
         (1, "east", "voter"),
         (2, "west", "voter"),
@@ -57,63 +84,60 @@ def test_three_nodes_that_are_one_cluster(up: Up, tidelog: Tidelog) -> None:
     assert sorted(node["address"] for node in status["nodes"]) == sorted(up.bootstrap.split(","))
 
 
-def test_a_stream_is_on_three_nodes_and_changes_its_leader_when_told(tidelog: Tidelog) -> None:
-    tidelog.succeed("stream", "create", "moved", "--partitions", "3")
-    described = tidelog.succeed("stream", "describe", "moved", "--json").parsed
-    assert [sorted(row["voters"]) for row in described["partitions"]] == [[1, 2, 3]] * 3
+def test_leaders_go_where_they_are_told(tidelog: Inside) -> None:
+    tidelog("stream", "create", "moved", "--partitions", "3")
+    rows = tidelog.parsed("stream", "describe", "moved")["partitions"]
+    assert [sorted(row["voters"]) for row in rows] == [[1, 2, 3]] * 3
     assert sorted(leaders(tidelog, "moved")) == [1, 2, 3]
-    tidelog.succeed("cluster", "transfer-leader", "moved", "--to", "2")
+    other = next(row for row in rows if row["leader"] != 2)
+    tidelog("cluster", "transfer-leader", f"moved:{other['partition']}", "--to", "2")
+    after = tidelog.parsed("stream", "describe", "moved")["partitions"][other["partition"]]
+    assert after["term"] > other["term"]
+    tidelog("stream", "alter", "moved", "--nodes", "2,1,3")
     eventually(lambda: leaders(tidelog, "moved") == [2, 2, 2], "node 2 leads all")
-    assert "TERM" in tidelog.succeed("stream", "describe", "moved").out.decode()
 
 
-def test_a_node_that_is_killed_is_started_again(up: Up, tidelog: Tidelog) -> None:
-    tidelog.succeed("stream", "create", "survivor")
-    tidelog.succeed("produce", "survivor", stdin=b"before\n")
+def test_a_node_that_is_killed_is_started_again(up: Up, tidelog: Inside) -> None:
+    tidelog("stream", "create", "survivor")
+    tidelog.produce("survivor", b"before\n")
     victim = leaders(tidelog, "survivor")[0]
     before = up.nodes()[victim]
     up.kill_node(victim)
-    tidelog.succeed("produce", "survivor", stdin=b"after\n")
+    tidelog.produce("survivor", b"after\n")
     eventually(lambda: up.nodes().get(victim, before) != before, "it runs again")
     assert f"node {victim} was killed by SIGKILL; it is started again in 0.25 s\n" in up.log()
     eventually(lambda: healthy(tidelog), "the cluster is healthy again")
-    assert tidelog.succeed("consume", "survivor", "--exit").lines == [b"before", b"after"]
+    assert tidelog("consume", "survivor", "--exit") == "before\nafter\n"
 
 
-def test_backup_and_restore_of_a_cluster_that_serves(tidelog: Tidelog, tmp_path: Path) -> None:
+def test_backup_and_restore_of_a_cluster_that_serves(tidelog: Inside, tmp_path: Path) -> None:
     folder = str(tmp_path / "backup")
     first = b"".join(b"%d %s\n" % (i, b"x" * 500) for i in range(6_000))
     second = b"".join(b"%d more\n" % i for i in range(1_000))
-    tidelog.succeed("stream", "create", "kept", "--partitions", "2", "--config", "retention.ms=-1")
-    for partition in ("0", "1"):
-        tidelog.succeed("produce", "kept", "--partition", partition, "--codec", "none", stdin=first)
-    done = tidelog.succeed("backup", "kept", "--to", folder, "--json").parsed
-    assert done["streams"] == [{"stream": "kept", "partitions": 2, "records": 12_000, "complete": True}]
-    tidelog.succeed("stream", "trim", "kept", "--before", "10", "--partition", "0")
-    tidelog.succeed("produce", "kept", "--partition", "0", stdin=second)
-    again = tidelog.succeed("backup", "kept", "--to", folder, "--json").parsed
-    assert again["streams"][0]["records"] == 13_000
-    assert again["bytes_read"] < done["bytes_read"] / 2, "closed segments are not read again"
+    tidelog("stream", "create", "kept", "--partitions", "2")
+    tidelog.produce("kept", first, "--partition", "0", "--codec", "none")
+    tidelog.produce("kept", second, "--partition", "1")
+    done = tidelog.parsed("backup", "kept", "--to", folder)
+    assert done["streams"] == [{"stream": "kept", "partitions": 2, "records": 7_000, "complete": True}]
     assert any(tmp_path.rglob("*.log"))
-    tidelog.succeed("verify", "--backup", folder)
-    tidelog.succeed("stream", "delete", "kept")
-    tidelog.succeed("restore", "--from", folder, "kept", "kept=twin")
-    for name in ("kept", "twin"):
-        assert tidelog.succeed("consume", name, "--partition", "0", "--exit").out == first + second
-        assert tidelog.succeed("consume", name, "--partition", "1", "--exit").out == first
-    tidelog.succeed("produce", "twin", "--partition", "1", stdin=b"new\n")
-    records = tidelog.succeed("consume", "twin", "--partition", "1", "--from", "5999", "--exit", "--json").parsed_lines
-    assert [record["offset"] for record in records] == [5_999, 6_000]
-    assert "0 records were written" in tidelog.succeed("restore", "--from", folder, "kept").out.decode()
-
-
-def test_verify_compares_replicas(tidelog: Tidelog) -> None:
-    tidelog.succeed("stream", "create", "compared", "--partitions", "2")
-    tidelog.succeed("produce", "compared", stdin=b"".join(b"%d\n" % i for i in range(5_000)))
-    found = tidelog.succeed("verify", "compared", "--json").parsed
+    tidelog("stream", "trim", "kept", "--before", "10", "--partition", "0")
+    tidelog.produce("kept", second, "--partition", "0")
+    again = tidelog.parsed("backup", "kept", "--to", folder)
+    assert again["streams"][0]["records"] == 8_000
+    assert again["bytes_read"] < done["bytes_read"] / 2, "closed segments are not read again"
+    tidelog("verify", "--backup", folder)
+    tidelog("stream", "delete", "kept")
+    tidelog("restore", "--from", folder, "kept", "kept=twin")
+    assert tidelog("consume", "twin", "--partition", "0", "--exit").encode() == first + second
+    assert tidelog("consume", "kept", "--partition", "1", "--exit").encode() == second
+    assert "0 records were written" in tidelog("restore", "--from", folder, "kept")
+    tidelog.produce("twin", b"new\n", "--partition", "0")
+    records = tidelog("consume", "twin", "--partition", "0", "--from", "6999", "--exit", "--json").splitlines()
+    assert [json.loads(record)["offset"] for record in records] == [6_999, 7_000]
+    found = tidelog.parsed("verify", "twin")
     assert found["problems"] == []
     assert found["partitions"] == 2
-    assert found["bytes"] > 0
+    assert found["bytes"] > len(first)
 
 
 def test_an_address_in_use(tmp_path: Path) -> None:
@@ -131,15 +155,15 @@ def test_fewer_nodes_than_the_folder_has(tmp_path: Path) -> None:
     assert "holds a cluster of 3 nodes, which 1 cannot run" in line
 
 
-def test_one_node_alone_comes_back_with_its_records(tmp_path: Path) -> None:
+def test_one_node_alone_comes_back_with_its_records(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     up = Up(tmp_path, "--nodes", "1", "--port", "0")
-    tidelog = Tidelog(up.bootstrap)
-    tidelog.succeed("stream", "create", "kept")
-    tidelog.succeed("produce", "kept", stdin=b"a\n")
-    assert up.stop() == 0
+    tidelog = Inside(up.bootstrap, capsys)
+    tidelog("stream", "create", "kept")
+    tidelog.produce("kept", b"a\n")
+    assert up.stop() == 0, up.log()
     up = Up(tmp_path, "--port", "0")  # as many as there are
     assert "nodes=1" in up.ready
-    assert Tidelog(up.bootstrap).succeed("consume", "kept", "--exit").out == b"a\n"
+    assert Inside(up.bootstrap, capsys)("consume", "kept", "--exit") == "a\n"
     up.kill()
 
 

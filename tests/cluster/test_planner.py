@@ -134,6 +134,7 @@ def _tell(action: Action) -> str:
         ("replicas 1 2 3, voters 1* 2 3, learners 4", "remove 4"),
         ("replicas 1 2 4, voters 1* 2 3, learners 5", "learn 4, remove 5"),
         ("replicas 1, voters 1* 2 3", "remove 2 3"),
+        ("replicas 1 2 3, voters 1* 2 3 4 5, ill 2 3", "-"),  # those who would remain are no majority
         # a leader is not voted out
         ("replicas 2 3 4, voters 1* 2 3, learners 4", "lead 2"),
         ("replicas 2 3, voters 1* 2 3", "lead 2"),
@@ -253,6 +254,11 @@ def test_a_leader_that_cannot_hand_over_does_not_keep_the_others_from_changing()
     assert [line for line in told if line != "-"][:4] == ["lead 2", "lead 2", "lead 2", "promote 4"]
 
 
+def test_no_leader_is_sent_to_a_lost_disk_while_its_group_lets_go_of_it() -> None:
+    situation = Situation("replicas 1 2 3, voters 1 2* 3, absent 1")
+    assert [_told(situation.plan(at)) for at in (0, 100, 200)] == ["remove 1", "-", "-"]
+
+
 def test_a_new_planner_asks_the_same() -> None:
     """A controller that takes over knows nothing of what was asked."""
     situation = Situation("replicas 1 2 4, voters 1* 2 3, learners 4")
@@ -285,17 +291,13 @@ def test_no_call_asks_for_more_than_the_bound_and_all_get_their_turn() -> None:
 
 
 def test_the_oldest_trouble_comes_first() -> None:
-    machine, planner = _many(20, (1, 2, 3), 1), Planner(PlannerSettings(actions_max=3))
-    assert planner.plan(machine.state, ALL_ALIVE, GROUP0, NOW) == []
-    for stream in (9, 7, 5):
-        machine.apply(NoteLeaders([(stream, 1, 1, 2, (1, 2), ())]))
-        planner.plan(machine.state, Health({}, {}), GROUP0, NOW)  # nobody answers: nothing can be asked
-    first = planner.plan(machine.state, ALL_ALIVE, GROUP0, NOW + 1)
-    second = planner.plan(machine.state, ALL_ALIVE, GROUP0, NOW + 2)
-    machine.apply(NoteLeaders([(2, 1, 1, 2, (1, 2), ())]))
-    third = planner.plan(machine.state, ALL_ALIVE, GROUP0, NOW + 3)
-    streams = [action.stream for action in first + second + third if isinstance(action, ChangeMembers)]
-    assert streams == [5, 7, 9]
+    machine, planner = _many(20, (1, 2, 3), 1), Planner(PlannerSettings(actions_max=1))
+    asked: list[int] = []
+    for at, troubled in enumerate(((7, 9), (2,), (), ())):
+        machine.apply(NoteLeaders([(stream, 1, 1, 2, (1, 2), ()) for stream in troubled]))
+        actions = planner.plan(machine.state, ALL_ALIVE, GROUP0, NOW + at)
+        asked += [action.stream for action in actions if isinstance(action, ChangeMembers)]
+    assert asked == [7, 9, 2]
 
 
 def test_only_so_many_streams_move_at_a_time() -> None:
@@ -396,6 +398,17 @@ def test_a_config_server_that_lost_its_disk_is_removed_readmitted_and_promoted_a
     assert told((1, 2), others, 2_200) == "learn 3"
     assert told((1, 2), (3, *others), 2_300) == "promote 3"
     assert told((1, 2, 3), others, 2_400) == "-"
+
+
+@pytest.mark.parametrize("wiped", [None, 3])
+def test_nothing_is_asked_of_a_cluster_without_a_majority_of_whole_voters(wiped: int | None) -> None:
+    machine = Situation("replicas 1, voters 1*").machine
+    machine.apply(SetConfigNodes((1, 2, 3) if wiped else (1,)))
+    health = Health(dict.fromkeys((1, 4, 5, 6), 0), {2: NOW, 3: NOW})
+    if wiped:
+        machine.apply(RegisterNode(wiped, "h", 1, directory="another"))
+        health = Health(dict.fromkeys((1, 3, 4, 5, 6), 0), {2: NOW})
+    assert Planner(SETTINGS).plan(machine.state, health, ((1, 2, 3), (4, 5, 6)), NOW) == []
 
 
 def test_a_cluster_of_the_first_version_keeps_its_only_voter() -> None:

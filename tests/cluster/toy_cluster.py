@@ -130,7 +130,7 @@ class Toy:
                 filled = {n for n in group.learners if n in self.alive and self.random.random() < 0.7}
                 group.whole |= {n for n in filled if self._may_begin(stream, n)}
             late = self.now_ms // ROUND_MS % REPORT_ROUNDS_MAX != 0 and self.random.random() > self.obedience
-            if group.leader >= 0 and stream != CLUSTER_STREAM and not late:
+            if group.leader >= 0 and stream != CLUSTER_STREAM and not group.fresh and not late:
                 voters, learners = tuple(sorted(group.voters)), tuple(sorted(group.learners))
                 row = (stream, group.leader, group.term, group.index, voters, learners)
                 self.machine.apply(NoteLeaders([row]))

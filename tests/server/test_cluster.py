@@ -1,5 +1,6 @@
 """Several nodes: founding, replication, failover, lost disks, new nodes."""
 
+from tests.server.client import batch_of
 from tests.server.many import ClusterWorld
 from tests.server.world import until
 from tidelog.cluster import CLUSTER_STREAM
@@ -25,3 +26,44 @@ async def test_a_config_server_that_lost_its_disk_comes_back_as_a_voter(cluster:
         return node in configuration.voters and not configuration.joint
 
     await until(votes)
+
+
+async def test_a_new_node_is_filled_with_closed_segments_and_becomes_a_voter(cluster: ClusterWorld) -> None:
+    await cluster.start(3, storage_segment_bytes=1 << 20)
+    await cluster.any.create("t", replication=3)
+    leader = await cluster.until_led("t")
+    client = await leader.connect()
+    for number in range(40):
+        await client.produce("t", batch_of(f"{number:06}" * 16_000))
+    await until(lambda: leader.high_watermark("t") == 40)
+    fourth = await cluster.start_node(4, storage_segment_bytes=1 << 20, roles="data")
+    stream = leader.replica("t").stream
+    gone = next(node for node in (1, 2, 3) if node != leader.settings.node_id)
+    keep = [node for node in (1, 2, 3) if node != gone]
+    controller = await cluster.controller()
+    await controller.broker.operations.reassign(stream, [*keep, 4], False)
+
+    def moved() -> bool:
+        voters = leader.replica("t").group.committed_configuration[1].voters
+        return voters == tuple(sorted([*keep, 4]))
+
+    await until(moved)
+    assert fourth.broker._filler.bytes_filled > 1 << 20, "it came as files"
+    await until(lambda: fourth.high_watermark("t") == 40)
+    await until(lambda: stream not in cluster.servers[gone].broker.node.replicas)
+
+
+async def test_a_disk_that_was_lost_is_filled_again_and_the_node_votes_again(cluster: ClusterWorld) -> None:
+    await cluster.start(3)
+    await cluster.any.create("t", replication=3)
+    leader = await cluster.until_led("t")
+    client = await leader.connect()
+    await client.produce("t", batch_of("a"))
+    lost = next(node for node in (1, 2, 3) if node != leader.settings.node_id)
+    await cluster.kill(lost)
+    cluster.wipe(lost)
+    again = await cluster.start_node(lost)
+    stream = leader.replica("t").stream
+    await until(lambda: stream in again.broker.node.replicas)
+    await until(lambda: again.high_watermark("t") == 1)
+    await until(lambda: leader.replica("t").group.committed_configuration[1].voters == (1, 2, 3))

@@ -109,12 +109,12 @@ class Server:
 
     # Shortcuts past the protocol, for what is not under test
 
-    async def create(self, name: str, partitions: int = 1, **configs: str) -> UUID:
+    async def create(self, name: str, partitions: int = 1, replication: int = 1, **configs: str) -> UUID:
         """A topic; `max_message_bytes="100"` stands for the setting max.message.bytes."""
         client = await self.connect()
         wanted = [CreateTopicsRequestConfig(name=key.replace("_", "."), value=text) for key, text in configs.items()]
         topic = CreateTopicsRequestTopic(
-            name=name, num_partitions=partitions, replication_factor=1, assignments=[], configs=wanted
+            name=name, num_partitions=partitions, replication_factor=replication, assignments=[], configs=wanted
         )
         response = await client.ask(CreateTopicsRequest(topics=[topic], timeout_ms=30_000))
         assert response.topics[0].error_code == 0, response.topics[0].error_message

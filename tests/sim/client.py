@@ -4,19 +4,27 @@ They ask nodes that believe to lead, and now and then one that does not. Every r
 answered by then, unless the node died. A refusal without a reason to doubt (not leader, busy) is forgotten; an
 uncertain end (leadership lost, deadline passed) may or may not have been committed. An acknowledgement is a promise
 that `Invariants` holds the cluster to.
+
+Some writes are those of idempotent producers (`writers`), which try until they succeed; what is written to the
+cluster's own log are commands (`administrator`).
 """
 
 from dataclasses import dataclass
 from random import Random
 
-from tidelog.raft import Answer, Committed, EntryKind, Readable, Refusal, Refused, Role
+from tidelog.groups.producers import Written
+from tidelog.raft import Refusal, Role
+from tidelog.server.replica import Done, Replica
 from tidelog.wire.records import Record, build_batch
 
+from .administrator import Administrator
 from .history import Violation
 from .invariants import Invariants
-from .node import Answered, SimNode
+from .node import SimNode
 from .scheduler import MILLISECOND, SECOND, Scheduler
+from .writers import Writer
 
+WRITERS = 3  # idempotent ones of each group
 GRACE = 200 * MILLISECOND  # between a deadline and an answer; a node looks at its deadlines at least each heartbeat
 
 
@@ -30,9 +38,18 @@ class Tally:
 
 class Client:
     def __init__(
-        self, nodes: dict[int, SimNode], groups: range, scheduler: Scheduler, invariants: Invariants, rng: Random
+        self,
+        nodes: dict[int, SimNode],
+        groups: range,
+        cluster_group: int,
+        scheduler: Scheduler,
+        invariants: Invariants,
+        rng: Random,
     ) -> None:
         self.tally = Tally()
+        self._cluster_group = cluster_group
+        self._administrator = Administrator(sorted(nodes), rng)
+        self._writers = {group: [Writer(number) for number in range(1, WRITERS + 1)] for group in groups}
         self._acknowledged = dict.fromkeys(groups, 0)
         self._quiet_until = 0
         self._nodes = nodes
@@ -82,34 +99,90 @@ class Client:
     # ---- requests
 
     def write(self, node: SimNode, group: int) -> None:
-        values = [self._value(group) for _ in range(self._rng.choice((1, 1, 2, 5)))]
-        batches = [self._batch(value) for value in values]
+        if group == self._cluster_group:
+            self._command(node, group)
+        elif self._rng.random() < 0.3:
+            self._write_once(node, group, self._rng.choice(self._writers[group]))
+        else:
+            values = [self._value(group) for _ in range(self._rng.choice((1, 1, 2, 5)))]
+            self._append(node, group, values, [self._batch(value) for value in values])
 
-        def answered(answer: Answer | Refusal) -> None:
-            if isinstance(answer, Committed):
-                self.tally.acknowledged += len(values)
-                self._acknowledged[group] += len(values)
-                for place, value in enumerate(values, start=answer.index - len(values) + 1):
-                    self._invariants.acknowledged(group, place, value)
-                self._doubt_others(node, group)
-            elif isinstance(answer, Refused):
+    def _command(self, node: SimNode, group: int) -> None:
+        if node.cluster_log is not None:
+            self.tally.proposed += 1
+            value = self._administrator.command(node.cluster_log.machine.state)
+            self._append(node, group, [value], [[Record(value)]])
+
+    def _append(self, node: SimNode, group: int, values: list[bytes], contents: list[list[Record]]) -> None:
+        offset = 0
+
+        def done(refusal: Refusal | None) -> None:
+            if refusal is None:
+                place = offset
+                for value, records in zip(values, contents, strict=True):
+                    self._accept(node, group, place, value)
+                    place += len(records)
+            else:
                 self.tally.uncertain += len(values)
 
-        deadline_ms, expecting = self._with_deadline(node, answered)
-        node.propose(group, EntryKind.DATA, batches, deadline_ms, expecting)
+        def ask(replica: Replica) -> None:
+            nonlocal offset
+            deadline_ms, expecting = self._with_deadline(node, done)
+            batches = [build_batch(records) for records in contents]
+            offset = replica.append(batches, sum(map(len, contents)), None, deadline_ms, expecting)
+
+        node.request(group, ask)
+
+    def _write_once(self, node: SimNode, group: int, writer: Writer) -> None:
+        """What the server does with a batch of an idempotent producer, if it leads."""
+        if writer.value is None:
+            writer.begin(self._value(group), self._rng.choice((1, 1, 2, 5)))
+        value, numbers, batch = writer.value or b"", writer.numbers, writer.batch()
+
+        def ask(replica: Replica) -> None:
+            if not replica.ready:
+                return
+            known = replica.producers.check(numbers, 0)
+            if known is not None and not isinstance(known, Written):
+                if replica.group.term < max(self._invariants.history(group).leaders):
+                    return  # it does not know yet that another leads, and what that one wrote
+                raise Violation("a producer that retries is not refused", f"{node} of group {group}: {numbers} {known}")
+            offset = 0
+
+            def done(refusal: Refusal | None) -> None:
+                if refusal is None and writer.numbers == numbers:
+                    writer.succeeded()
+                    self._accept(node, group, offset, value)
+
+            if known is None:
+                deadline_ms, expecting = self._with_deadline(node, done)
+                offset = replica.append([batch], writer.records, numbers, deadline_ms, expecting)
+            else:
+                offset = known.base_offset
+                replica.when_committed(known.index, done)
+
+        node.request(group, ask)
+
+    def _accept(self, node: SimNode, group: int, offset: int, value: bytes) -> None:
+        self.tally.acknowledged += 1
+        self._acknowledged[group] += 1
+        self._invariants.acknowledged(group, offset, value)
+        self._doubt_others(node, group)
 
     def read(self, node: SimNode, group: int) -> None:
         floor = self._invariants.read_asked(group)
 
-        def answered(answer: Answer | Refusal) -> None:
-            if isinstance(answer, Readable):
-                self.tally.reads += 1
-                log = node.log(group)
-                offset = self._rng.randint(log.start_offset, log.next_offset)
-                self._invariants.read_answered(group, floor, answer.index, log, offset)
+        def ask(replica: Replica) -> None:
+            def done(refusal: Refusal | None) -> None:
+                if refusal is None:
+                    self.tally.reads += 1
+                    offset = self._rng.randint(replica.log.start_offset, replica.log.next_offset)
+                    self._invariants.read_answered(group, floor, replica, offset)
 
-        deadline_ms, expecting = self._with_deadline(node, answered)
-        node.read(group, deadline_ms, expecting)
+            deadline_ms, expecting = self._with_deadline(node, done)
+            replica.read_when_current(deadline_ms, expecting)
+
+        node.request(group, ask)
 
     def _doubt_others(self, leader: SimNode, group: int) -> None:
         """Whoever else believes to lead is asked to read at once: it must not answer without what was just written."""
@@ -123,19 +196,21 @@ class Client:
             self.read(node, group)
 
     def move_log_start(self, node: SimNode, group: int, offset: int) -> None:
-        deadline_ms, expecting = self._with_deadline(node, lambda answer: None)
-        node.move_log_start(group, offset, deadline_ms, expecting)
+        deadline_ms, expecting = self._with_deadline(node, lambda refusal: None)
+        node.request(group, lambda replica: replica.move_start(offset, deadline_ms, expecting))
 
-    def _with_deadline(self, node: SimNode, answered: Answered) -> tuple[int, Answered]:
-        """A deadline by the node's clock, and `answered` with an eye on that it is called in time."""
+    def _with_deadline(self, node: SimNode, done: Done) -> tuple[int, Done]:
+        """A deadline by the node's clock, and `done` with an eye on that it is called once, and in time."""
         patience_ms = self._rng.choice((100, 500, 2000))
         life = node.life
         pending = True
 
-        def settle(answer: Answer | Refusal) -> None:
+        def settle(refusal: Refusal | None) -> None:
             nonlocal pending
+            if not pending:
+                raise Violation("each request has one answer", f"{node} answers again: {refusal}")
             pending = False
-            answered(answer)
+            done(refusal)
 
         def expect() -> None:
             if pending and node.alive and node.life == life:
@@ -151,7 +226,6 @@ class Client:
         self.tally.proposed += 1
         return b"group %d value %d;" % (group, self.tally.proposed)
 
-    def _batch(self, value: bytes) -> bytearray:
+    def _batch(self, value: bytes) -> list[Record]:
         padding = bytes(self._rng.choice((0, 10, 100, 700, 2500)))
-        records = [Record(value + padding)] + [Record(b"more")] * self._rng.choice((0, 0, 1, 4))
-        return build_batch(records)
+        return [Record(value + padding)] + [Record(b"more")] * self._rng.choice((0, 0, 1, 4))

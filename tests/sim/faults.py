@@ -123,6 +123,6 @@ class Faults:
         """Move a log start to somewhere in what is committed."""
         rng, group = self._stage.rng, self._stage.pick_group()
         leader = self._stage.client.leader(group)
-        if leader is not None:
+        if leader is not None and self._stage.may_trim(group):
             start, end = leader.log(group).start_offset, leader.high_watermark(group)
             self._stage.client.move_log_start(leader, group, rng.choice((end, rng.randint(start, end))))

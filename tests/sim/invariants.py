@@ -22,6 +22,7 @@ Each event touches one node, so only that node is looked at, and of it only what
 
 from dataclasses import dataclass
 
+from tidelog.cluster import Machine, decode_command, encode_command
 from tidelog.raft import (
     AppendResponse,
     Configuration,
@@ -32,7 +33,6 @@ from tidelog.raft import (
     VoteRequest,
     VoteResponse,
 )
-from tidelog.cluster import Machine, decode_command, encode_command
 from tidelog.server.replica import Replica
 from tidelog.storage import Store, StreamLog, chunk_bytes
 from tidelog.wire.batch import read_header
@@ -59,6 +59,7 @@ class Invariants:
         self._disks: dict[int, tuple[SimDisk, str]] = {}
         self._read_floors: dict[int, ReadFloor] = {}
         self._producers: dict[tuple[int, int], bytes] = {}  # (group, index) -> what is known of producers there
+        self._gone: list[Shadow] = []  # of logs that were deleted or lost
         self._states: dict[int, bytes] = {}  # offset of the cluster's log -> the state before it
 
     def add_node(self, node: int, disk: SimDisk, directory: str) -> None:
@@ -91,7 +92,9 @@ class Invariants:
 
     def left(self, node: int, group: int) -> None:
         """`node` has deleted its log, or lost it, and what it voted with it."""
-        self._shadows.pop((node, group), None)
+        gone = self._shadows.pop((node, group), None)
+        if gone is not None:
+            self._gone.append(gone)
         self.history(group).forgot_votes(node)
 
     def after(self, node: int, group: Group, log: StreamLog) -> None:
@@ -121,10 +124,11 @@ class Invariants:
                 )
 
     def _check_quorum(self, leader: Shadow, index: int, configuration: Configuration) -> None:
-        """Whom the leader counts is its business; who really has the entry on disk is ours."""
+        """Whom the leader counts is its business; who really has the entry on disk, or had it, is ours."""
         history = leader.history
         term = history.committed[index]
         holders = {node for node in configuration.members if self.shadow(node, history.group).holds(index, term)}
+        holders |= {gone.node for gone in self._gone if gone.history is history and gone.holds(index, term)}
         if not is_quorum(holders, configuration):
             raise Violation(
                 "what is committed is durable on a quorum",
@@ -157,7 +161,7 @@ class Invariants:
                 "a replica's watermark is what is committed",
                 f"n{node} of group {replica.stream}: {replica.high_watermark}, not {committed}",
             )
-        if index > log.first_index - 1:
+        if index > log.first_index - 1 and log.application[0] <= index:
             self.producers_known(node, replica.stream, index, producers_state(replica))
 
     def producers_known(self, node: int, group: int, index: int, state: bytes) -> None:
@@ -244,7 +248,7 @@ class Invariants:
         return self._read_floors[group]
 
     def read_answered(self, group: int, floor: ReadFloor, replica: Replica, offset: int) -> None:
-        """A read that was asked when `floor` held is served up to the replica's watermark; `offset` is what it reads."""
+        """A read that was asked when `floor` held is served up to the replica's watermark, from `offset` on."""
         log, end = replica.log, replica.high_watermark
         history = self.history(group)
         seen = history.next_offset(floor.index)

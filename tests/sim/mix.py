@@ -31,9 +31,9 @@ KINDS: dict[str, dict[str, int]] = {
     "trimming": {"trim": 4, "outrun": 6, "die_in_write": 2, "kill": 1, "depose": 2, "change_members": 2},
     "everything": {
         "power_cut": 2, "kill": 2, "die_in_write": 3, "all_die": 1, "depose": 4, "isolate": 1, "split": 1, "heal": 3,
-        "one_way_cut": 2, "weather": 2, "change_members": 4, "leave": 1, "lose_disk": 1, "disk_full": 2, "disk_freed": 1,
-        "sync_failure": 1, "slow_disk": 1, "clock_jump": 2, "leap": 1, "tempt": 1, "usurp": 1, "transfer": 2,
-        "trim": 2, "outrun": 1,
+        "one_way_cut": 2, "weather": 2, "change_members": 4, "leave": 1, "lose_disk": 1, "disk_full": 2,
+        "disk_freed": 1, "sync_failure": 1, "slow_disk": 1, "clock_jump": 2, "leap": 1, "tempt": 1, "usurp": 1,
+        "transfer": 2, "trim": 2, "outrun": 1,
     },
 }  # fmt: skip
 

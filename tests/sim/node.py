@@ -77,6 +77,11 @@ class SimNode:
         return self._host is not None
 
     @property
+    def has_turned(self) -> bool:
+        """Whether it has done what followed from all that happened."""
+        return not self._turn_planned
+
+    @property
     def host(self) -> Host:
         assert self._host is not None
         return self._host

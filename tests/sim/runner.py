@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from itertools import islice
 
 from .history import Violation
+from .server_parts import small_server
 from .world import Story, World
 
 SEEDS_A_TASK = 10
@@ -30,7 +31,8 @@ def run_seed(seed: int, *, trace: bool = False) -> Result:
     """Live through one seed's world. With `trace` every event is printed as it happens."""
     world = World(seed, trace=print if trace else None)
     try:
-        world.run()
+        with small_server():
+            world.run()
     except Violation as violation:
         return Result(seed, world.story, f"  {violation}\n  after {world.story.events} events, at {world.now_text}")
     except Exception:  # noqa: BLE001 any error of the product is a finding, and the seed must be told

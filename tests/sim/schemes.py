@@ -93,6 +93,6 @@ class Schemes:
 
     def _trim_and_heal(self, group: int) -> None:
         leader = self._stage.client.leader(group)
-        if leader is not None:
+        if leader is not None and self._stage.may_trim(group):
             self._stage.client.move_log_start(leader, group, leader.high_watermark(group))
         self._stage.later(50 * MILLISECOND, self._stage.heal, "the network heals")

@@ -53,6 +53,10 @@ class Stage:
     def pick_group(self) -> int:
         return self.rng.randint(1, self.mix.groups)
 
+    def may_trim(self, group: int) -> bool:
+        """The cluster's own log is trimmed by nobody but its leader, who writes a snapshot first."""
+        return group != self.mix.cluster_group
+
     def pick_leader(self) -> SimNode | None:
         return self.client.leader(self.pick_group())
 

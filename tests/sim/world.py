@@ -54,7 +54,9 @@ class World:
         self._network = Network(self._scheduler, Random(f"{seed} network"), self._deliver)
         self._nodes = {number: self._make_node(number, seed) for number in range(1, mix.nodes + 1)}
         self._groups = range(1, mix.groups + 1)
-        self._client = Client(self._nodes, self._groups, self._scheduler, self._invariants, Random(f"{seed} client"))
+        self._client = Client(
+            self._nodes, self._groups, mix.cluster_group, self._scheduler, self._invariants, Random(f"{seed} client")
+        )
         self.story.clients = self._client.tally
         rng = Random(f"{seed} faults")
         self._stage = Stage(mix, self._nodes, self._scheduler, self._network, self._client, self._invariants, rng)
@@ -83,7 +85,7 @@ class World:
         for node in self._nodes.values():
             if node.number <= self.mix.voters:
                 for group in self._groups:
-                    node.join(group, first)
+                    node.join(group, (0, first))
             node.start()
         for group in self._groups:
             self._nodes[self._rng.randint(1, self.mix.voters)].campaign(group)
@@ -163,6 +165,7 @@ class World:
         return all(
             (theirs := self._nodes[number].group(group)) is not None
             and theirs.commit == end
+            and self._nodes[number].has_turned
             and self._nodes[number].log(group).last_index == end
             for number in known.configuration.members
         )
@@ -194,6 +197,9 @@ class World:
             assert leader is not None, "they have just agreed"
             for number in leader.host.group(group).configuration.members:
                 self._check_served(self._nodes[number], group)
+            self._invariants.check_producers(group)
+            if leader.cluster_log is not None and group == self.mix.cluster_group:
+                self._invariants.check_replay(group, leader.cluster_log.machine)
 
     def _check_served(self, node: SimNode, group: int) -> None:
         log, commit = node.log(group), node.host.group(group).commit

@@ -1,5 +1,6 @@
 """Filling a blank replica from another one's closed segments: complete and checked, or not there at all."""
 
+import dataclasses
 import json
 import random
 from contextlib import suppress
@@ -378,6 +379,34 @@ def test_the_log_start_is_the_source_s_as_far_as_it_is_filled() -> None:
     _pull(filling, source)
     filling.finish()
     assert store.adopt_stream(filling).start_offset == end
+
+
+def test_a_membership_that_is_newer_than_what_is_filled_stays_the_base() -> None:
+    """The segments' own ones may give this replica a vote that it has lost with its disk."""
+    _, source = _source()
+    newer = source.last_index
+    learned = dataclasses.replace(_manifest(source), configuration_index=newer, configuration=b"without me")
+    disk = new_disk()
+    store = open_store(disk)
+    filling = store.fill_stream(learned)
+    filling.begin()
+    _pull(filling, source)
+    filling.finish()
+    log = store.adopt_stream(filling)
+    assert log.configurations() == [(newer, b"without me")]
+    log.append_new(9, EntryKind.CONFIGURATION, [b"of a leader that is none any more"])  # at `newer` itself
+    assert log.configurations() == [(newer, b"without me")]
+    log.truncate_from(newer)
+    assert log.configurations() == [(newer, b"without me")]
+    _catch_up(log, source)
+    log.append_new(9, EntryKind.CONFIGURATION, [b"with me"])
+    rest(store)
+    log.trim(21, newer)
+    rest(store)
+    assert log.first_index > 8
+    for each in (log, reopened(disk).streams[STREAM]):
+        assert each.configurations() == [(newer, b"without me"), (newer + 1, b"with me")]
+        assert each.state().configuration_index == newer
 
 
 # What does not fit

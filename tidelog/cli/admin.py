@@ -15,9 +15,11 @@ from tidelog.cli import CommandError
 from tidelog.cli.client import ANSWER_S_MAX, no_cluster, split_addresses
 from tidelog.cli.link import ConnectionEnded, Link, NotTidelog, Unreachable
 from tidelog.wire.errors import ErrorCode
-from tidelog.wire.messages import TidelogAdminRequest
+from tidelog.wire.messages import ApiVersionsRequest, TidelogAdminRequest
 
 RETRY_S = 0.1
+PROBE_S = 3.0  # for a new connection's first answer, which costs a node nothing: one that hangs is not waited for long
+CHANGE_S_MAX = 40.0  # for a change, which takes a node up to 30 s before it gives up
 NO_NODE = -1
 
 _FOR_NOW = {
@@ -29,6 +31,7 @@ _FOR_NOW = {
     ErrorCode.NOT_COORDINATOR,
     ErrorCode.BROKER_NOT_AVAILABLE,
     ErrorCode.NETWORK_EXCEPTION,
+    ErrorCode.REQUEST_TIMED_OUT,
 }
 
 
@@ -102,8 +105,14 @@ class Admin:
     # --- any node ---
 
     def call(self, method: str, timeout_s: float = ANSWER_S_MAX, **content: object) -> Any:
+        content["timeout_ms"] = int(
+            timeout_s * 800
+        )  # the node's answer, that it took too long, comes before our patience ends
         request = TidelogAdminRequest(method=method, content=json.dumps(content))
         return _content(self.ask(request, timeout_s=timeout_s, retried=_for_now))
+
+    def change(self, method: str, **content: object) -> Any:
+        return self.call(method, CHANGE_S_MAX, **content)
 
     def ask(self, request: object, *, timeout_s: float = ANSWER_S_MAX, retried: Any = None) -> Any:
         """The answer of any node; while `retried` says so of an answer, that of the next one."""
@@ -113,7 +122,7 @@ class Admin:
             answer = None
             for place in list(self._known):
                 try:
-                    answer = self._ask_at(place, request, max(give_up - time.monotonic(), RETRY_S))
+                    answer = self._ask_at(place, request, timeout_s)
                 except ConnectionEnded as error:
                     strange = isinstance(request, TidelogAdminRequest) and not self._proven
                     failures.append(_no_answer(place) if strange else error)
@@ -162,15 +171,25 @@ class Admin:
             else:
                 self._links[place] = link
                 return answer
-        link = Link(*place)
+        link = Link(*place, timeout_s=PROBE_S)
+        link.ask(ApiVersionsRequest(client_software_name="tidelog-cli", client_software_version="0"), timeout_s=PROBE_S)
         answer = link.ask(request, timeout_s=timeout_s)
         self._links[place] = link
         return answer
 
     # --- what there is ---
 
-    def cluster(self) -> ClusterView:
-        found = self.call("cluster")
+    def cluster(self, timeout_s: float = ANSWER_S_MAX) -> ClusterView:
+        try:
+            found = self.call("cluster", timeout_s)
+        except Refused as error:
+            if not error.for_now:
+                raise
+            raise Refused(
+                error.code,
+                "there is no controller: fewer than a majority of the config servers can talk to each other. Streams "
+                "that have a majority go on; nothing can be changed until config servers are back",
+            ) from None
         nodes = tuple(
             NodeRow(
                 row["node"], row["host"], row["port"], row["rack"], tuple(row["roles"]), row["alive"], row["draining"],

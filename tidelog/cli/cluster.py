@@ -17,6 +17,7 @@ from tidelog.cli.output import StatusLine, show, show_json, table
 if TYPE_CHECKING:
     from tidelog.cli.admin import Admin, ClusterView, NodeRow, PartitionRow
 
+STATUS_S_MAX = 4.0
 DRAIN_S_MAX = 3600.0
 LOOK_S = 0.5
 CONFIG_SERVERS_MIN = 3  # with fewer, none may fail
@@ -49,8 +50,8 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
         "transfer-leader",
         _transfer,
         "have another replica lead a stream",
-        "For now: the controller moves leaders home again, to the first of a stream's replicas, or to its preferred data "
-        "centre (`leader.rack`). To move its home, name the nodes anew: `tidelog stream alter STREAM --nodes 2,1,3`.",
+        "For now: the controller moves leaders home again, to the first of a stream's replicas, or to its preferred "
+        "data centre (`leader.rack`). To move the home: `tidelog stream alter STREAM --nodes 2,1,3`.",
     )
     transfer.add_argument("place", metavar="STREAM[:PARTITION]", type=_place, help="without a partition: all of them")
     transfer.add_argument("--to", metavar="NODE", type=number_from(1), required=True)
@@ -148,7 +149,7 @@ def _names(rows: "Sequence[PartitionRow]") -> str:
 
 
 def _status(options: argparse.Namespace, admin: "Admin") -> int:
-    view, rows = admin.cluster(), admin.partitions()
+    view, rows = admin.cluster(STATUS_S_MAX), admin.partitions()
     found = problems(view, rows)
     if options.json:
         show_json(
@@ -244,7 +245,7 @@ def _transfer(options: argparse.Namespace, admin: "Admin") -> int:
     moved = [row for row in rows if row.leader != options.to]
     for row in moved:
         try:
-            admin.call("transfer-leader", topic=topic, partition=row.partition, target=options.to)
+            admin.change("transfer-leader", topic=topic, partition=row.partition, target=options.to)
         except Refused as error:
             if error.code != ErrorCode.ELECTION_NOT_NEEDED:  # it was elected meanwhile
                 raise
@@ -257,7 +258,7 @@ def _transfer(options: argparse.Namespace, admin: "Admin") -> int:
 
 
 def _balance(options: argparse.Namespace, admin: "Admin") -> int:
-    done = admin.call("balance")
+    done = admin.change("balance")
     if options.json:
         show_json(done)
     else:
@@ -276,9 +277,9 @@ def _add_node(options: argparse.Namespace, admin: "Admin") -> int:
     view = admin.cluster()
     node = _known(view, options.node)
     if node.draining:
-        admin.call("drain-node", node=node.node, draining=False, force=options.force)
+        admin.change("drain-node", node=node.node, draining=False, force=options.force)
     if options.config and node.node not in view.config_nodes:
-        admin.call("config-nodes", nodes=[*view.config_nodes, node.node], force=options.force)
+        admin.change("config-nodes", nodes=[*view.config_nodes, node.node], force=options.force)
     servers = admin.cluster().config_nodes
     if options.json:
         show_json({"node": node.node, "config_nodes": servers})
@@ -298,11 +299,11 @@ def _remove_node(options: argparse.Namespace, admin: "Admin") -> int:
             "of which none may fail. Add a node with role `config` first, or accept that with --force"
         )
     if not node.draining:  # first: when the rest cannot hold what it holds, nothing was changed
-        admin.call("drain-node", node=number, draining=True, force=options.force)
+        admin.change("drain-node", node=number, draining=True, force=options.force)
     if number in view.config_nodes:
-        admin.call("config-nodes", nodes=servers, force=options.force)
+        admin.change("config-nodes", nodes=servers, force=options.force)
     _wait_until_empty(admin, number, options.timeout)
-    admin.call("remove-node", node=number, force=options.force)
+    admin.change("remove-node", node=number, force=options.force)
     if options.json:
         show_json({"removed": number})
     else:

@@ -62,6 +62,11 @@ class Port:
         self._reserved.close()
 
 
+def config_servers(nodes: int) -> int:
+    """How many of so many nodes are config servers at first: an odd number, and not more than help."""
+    return nodes if nodes < 3 else 3 if nodes < 5 else 5
+
+
 @dataclass(slots=True)
 class _Member:
     """One node: its ports, and the process that runs it now."""
@@ -117,7 +122,7 @@ class EmbeddedCluster:
                 made.close()
             raise
         clients, peers = ports[:nodes], ports[nodes:]
-        addresses = ",".join(f"{i}@{HOST}:{peer.number}" for i, peer in enumerate(peers, 1))
+        addresses = ",".join(f"{i}@{HOST}:{peer.number}" for i, peer in enumerate(peers[: config_servers(nodes)], 1))
         self._members = [
             _Member(
                 i,

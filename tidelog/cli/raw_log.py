@@ -89,6 +89,4 @@ def _raise(code: int, place: str, message: str | None = None) -> None:
 
 def is_for_now(error: CommandError) -> bool:
     """Whether trying again, perhaps at another node, may help."""
-    if isinstance(error, Refused):
-        return error.for_now or error.code == ErrorCode.REQUEST_TIMED_OUT
-    return isinstance(error, Unreachable)
+    return error.for_now if isinstance(error, Refused) else isinstance(error, Unreachable)

@@ -138,7 +138,7 @@ class _Restore:
 
         configs = {**self._manifest.configs, **HELD_BACK}
         try:
-            self._admin.call("create-restored", topic=self._name, configs=configs, start_offsets=firsts)
+            self._admin.change("create-restored", topic=self._name, configs=configs, start_offsets=firsts)
         except Refused as error:
             if error.code != ErrorCode.TOPIC_ALREADY_EXISTS:
                 raise

@@ -232,7 +232,7 @@ def _move(options: argparse.Namespace) -> None:
         if not rows:
             raise CommandError(f"stream {options.name} has no partition {options.partition}")
         for row in rows:
-            admin.call(
+            admin.change(
                 "reassign", topic=row.topic, partition=row.partition, replicas=options.nodes, force=options.force
             )
     finally:

@@ -223,16 +223,19 @@ class Machine:
             before = self._partition(stream, changed)
             if before is None or (term, configuration_index) < (before.term, before.configuration_index):
                 continue
-            after = replace(
-                before,
-                leader=leader,
-                term=term,
-                configuration_index=configuration_index,
-                voters=tuple(voters),
-                learners=tuple(learners),
-            )
-            if after != before:
-                changed[stream] = _forgotten(after)
+            told = (leader, term, configuration_index, tuple(voters), tuple(learners))
+            known = (before.leader, before.term, before.configuration_index, before.voters, before.learners)
+            if told != known:
+                changed[stream] = _forgotten(
+                    replace(
+                        before,
+                        leader=leader,
+                        term=term,
+                        configuration_index=configuration_index,
+                        voters=told[3],
+                        learners=told[4],
+                    )
+                )
         return self._put(changed)
 
     def _assign(self, command: AssignReplicas) -> Applied:

@@ -162,8 +162,8 @@ class Planner:
         let_go = [node for node in absent if node not in partition.members]
         if let_go:
             yield (stream, READMIT), Submit(ReadmitReplicas([(stream, node) for node in let_go]))
-        if partition.leader not in world.alive or partition.leader in absent:
-            return  # nobody to ask; another leader will report
+        if not _able_to_change(partition, world):
+            return  # nobody to ask, or nobody who could; another leader will report
         target = _target(partition, topic.configs.get("leader.rack"), world)
         if target is not None and partition.leader not in partition.replicas:
             yield (stream, LEADER), TransferLeader(stream, target)
@@ -274,17 +274,16 @@ class Planner:
         readmit: list[tuple[int, int]] = []
         assign: list[tuple[int, tuple[int, ...], tuple[int, ...]]] = []
         for key, entry in due:
+            full = len(actions) + bool(readmit) + bool(assign) >= self._settings.actions_max
             match entry.action:
-                case Submit(ReadmitReplicas(rows)):
-                    if len(readmit) + len(rows) > ROWS_MAX:
-                        continue
+                case Submit(ReadmitReplicas(rows)) if (readmit or not full) and len(readmit) + len(rows) <= ROWS_MAX:
                     readmit += rows
-                case Submit(AssignReplicas(rows)):
+                case Submit(AssignReplicas(rows)) if assign or not full:
                     assign += rows
-                case action:
-                    if len(actions) >= self._settings.actions_max - 2:
-                        continue
-                    actions.append(action)
+                case ChangeMembers() | TransferLeader() if not full:
+                    actions.append(entry.action)
+                case _:
+                    continue  # its turn comes
             if key[1] == LEADER:
                 balance_ms = self._settings.leader_balance_ms
                 entry.asked(now_ms, balance_ms, balance_ms * HOME_DELAYS_MAX)
@@ -360,10 +359,11 @@ def _change(
     """The next step towards a group whose voters are `replicas` and whose learners are `followers`."""
     members = voters + learners
     able = [node for node in voters if node in alive and node not in absent]
+    if not _majority(voters, able):
+        return None
     gone = tuple(node for node in members if node in absent)
     if gone:
-        after = [node for node in voters if node not in gone]
-        return ChangeMembers(stream, remove=gone) if _safe(voters, after, able) else None
+        return ChangeMembers(stream, remove=gone)  # the able are a majority of the rest all the more
 
     missing = tuple(n for n in (*replicas, *followers) if n not in members and n in alive and n not in absent)
     stale = tuple(node for node in learners if node not in replicas and node not in followers)
@@ -377,21 +377,20 @@ def _change(
     outgoing = [node for node in voters if node not in replicas and node != leader]
     outgoing = sorted(outgoing, key=lambda node: node in alive)[:surplus]  # the dead first
     after = [node for node in voters if node not in outgoing] + list(promote)
-    if not (promote or outgoing) or not _safe(voters, after, [*able, *promote]):
+    if not (promote or outgoing) or not _majority(after, [*able, *promote]):
         return None
     demote = tuple(node for node in outgoing if node in followers)
     remove = tuple(node for node in outgoing if node not in followers)
     return ChangeMembers(stream, add_learners=demote, promote=promote, remove=remove)
 
 
-def _safe(before: Sequence[int], after: Sequence[int], able: Collection[int]) -> bool:
-    """Whether those who are able are a majority of the voters before a change and after it."""
-    return all(2 * sum(node in able for node in voters) > len(voters) for voters in (before, after))
+def _majority(voters: Sequence[int], able: Collection[int]) -> bool:
+    return 2 * sum(node in able for node in voters) > len(voters)
 
 
 def _able_to_change(partition: Partition, world: _World) -> bool:
     able = [node for node in partition.voters if node in world.alive and node not in partition.absent]
-    return partition.leader in able and _safe(partition.voters, partition.voters, able)
+    return partition.leader in able and _majority(partition.voters, able)
 
 
 def _moving(partition: Partition, world: _World) -> bool:

@@ -30,6 +30,7 @@ log = logging.getLogger(__name__)
 CALL_MS = 2_000
 REGISTER_MS = 5_000
 RETRY_S = 0.05
+ASK_AGAIN_S = 0.2
 SAY_AFTER_S = 5.0  # how long to wait in silence
 
 
@@ -81,16 +82,18 @@ async def _founding(broker: "Broker", node: int) -> dict[str, Any] | None:
 async def _ask_in(broker: "Broker", registration: RegisterNode) -> list[int]:
     """Have the controller let go of what this node was; gives the voters of the cluster's log."""
     content = {"node": dataclasses.asdict(registration), "blank": True}
+    said = ""
     while True:
         for node in broker.settings.config_servers:
             try:
                 answer = await broker.peers.call(node, "register", content, REGISTER_MS)
             except PeerCallError as error:
-                if error.code not in (ErrorCode.NOT_CONTROLLER, ErrorCode.NETWORK_EXCEPTION):
-                    log.warning("node %d does not let this one in: %s", node, error.message)
+                if error.code not in (ErrorCode.NOT_CONTROLLER, ErrorCode.NETWORK_EXCEPTION) and error.message != said:
+                    said = error.message
+                    log.warning("node %d does not let this one in yet: %s", node, said)
             else:
                 return answer["voters"]
-        await asyncio.sleep(RETRY_S)
+        await asyncio.sleep(ASK_AGAIN_S)
 
 
 async def _register(broker: "Broker", registration: RegisterNode) -> int:

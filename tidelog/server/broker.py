@@ -48,11 +48,12 @@ from tidelog.server.peer_calls import answer as answer_call
 from tidelog.server.peers import Hello, PeerCallError, Peers
 from tidelog.server.produce import Produce
 from tidelog.server.quotas import Quotas, TokenBucket
+from tidelog.server.relief import Relief
 from tidelog.server.replica import Replica
 from tidelog.server.reporter import Reporter
 from tidelog.server.retention import Retention
 from tidelog.server.settings import Settings
-from tidelog.server.topics import until
+from tidelog.server.topics import Load, until
 from tidelog.storage import Disk, StorageError
 from tidelog.wire.errors import ErrorCode
 from tidelog.wire.frames import UnsupportedVersionError, decode_request, encode_response
@@ -65,6 +66,7 @@ START_TIMEOUT_MS = 60_000
 READER_THREADS = 4
 FETCH_BYTES_MIN = 64 << 10  # of an answer when memory is short
 HAND_OVER_MS_MAX = 1_500
+LOAD_COUNTED_MS = 1_000
 DRAIN_S_MAX = 5.0  # how long a stopping node waits for what is being written
 
 
@@ -98,7 +100,9 @@ class Broker:
         self._reporter = Reporter(self)
         self.node.on_led = self._reporter.touched
         self._retention = Retention(self)
+        self._relief = Relief(self)
         self._filler = Filler(self)
+        self._load = Load((), 0)
         self.producer_ids = ProducerIds()
         self.coordinators = Coordinators(self)
 
@@ -151,6 +155,7 @@ class Broker:
         self._settle_all()
         self._reporter.start()
         self._retention.start()
+        self._relief.start()
         await self._until_founded()
 
     def follow_cluster(self, voters: Sequence[int]) -> None:
@@ -188,6 +193,7 @@ class Broker:
         self.controller_loop.close()
         self._reporter.close()
         self._retention.close()
+        self._relief.close()
         self._filler.close()
         self.coordinators.close()
         self.peers.close()
@@ -319,6 +325,12 @@ class Broker:
         topic = found[0]
         replica.config, replica.internal = TopicConfig.of(topic.configs), topic.internal
         self.coordinators.carried()
+
+    def load(self) -> Load:
+        """Counted anew once in a while: each time would cost too much when many topics are made."""
+        if now_ms() - self._load.counted_ms > LOAD_COUNTED_MS:
+            self._load = Load(self.state.topics.values(), now_ms())
+        return self._load
 
     def live(self) -> Settings:
         """The settings with what was changed at run time."""

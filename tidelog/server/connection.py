@@ -349,7 +349,8 @@ class Connection(asyncio.BufferedProtocol):
 
     @property
     def idle(self) -> bool:
-        return not self._exchanges and not self._waiting
+        """Everything that came is answered, and the answers are with the network."""
+        return not self._exchanges and not self._waiting and not self._out
 
     @property
     def receiving(self) -> bool:

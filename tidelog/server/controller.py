@@ -151,7 +151,7 @@ class Controller:
         try:
             if isinstance(action, TransferLeader):
                 content = {"stream": action.stream, "target": action.target}
-                await operations.ask_leader(action.stream, "transfer-leader", content)
+                await operations.ask_leader(action.stream, "hand-over", content)
             elif action.stream == CLUSTER_STREAM:
                 await change_members(self._broker, CLUSTER_STREAM, action.add_learners, action.promote, action.remove)
             else:

@@ -201,10 +201,10 @@ class Fetch:
 
     def _nearest(self, replica: Replica, offset: int, rack: str) -> int:
         """The voter in the rack that has most of the log, if it keeps up and has the offset; else -1."""
-        nodes, now_ms = self._broker.state.nodes, self._broker.now()
+        nodes = self._broker.state.nodes
         heard_ms_ago_max = IN_SYNC_TIMEOUTS * self._broker.settings.raft_election_timeout_ms
         best, best_match = -1, replica.group.commit - IN_SYNC_ENTRIES_MAX - 1
-        for member in members_of(replica, now_ms):
+        for member in members_of(self._broker, replica):
             node = nodes.get(member.node)
             if (
                 node is not None

@@ -1,53 +1,117 @@
-"""Fills replicas that begin with nothing, on nodes that are new to a stream or have lost their disk."""
+"""Fills replicas that begin with nothing, on nodes that are new to a stream or have lost their disk.
+
+The stream's leader lists its closed segments, which are committed, and hands out their bytes; this node checks and
+keeps them (`storage.transfer`), and takes part in the stream once it has them all. What was written since then comes by
+ordinary replication. A filling that is interrupted goes on where it was, with another source if it must.
+
+The configuration that the log begins with is the newest one that the leader knows to be committed, not the one the
+segments begin under: that one may give this node a vote which it has lost (see `raft.membership`).
+
+Bounds: FILLING_MAX streams at a time, `fill.bytes.per.second` for all of them together.
+"""
 
 import asyncio
 import logging
 from typing import TYPE_CHECKING
 
 from tidelog.cluster import TopicConfig
+from tidelog.server.quotas import TokenBucket
+from tidelog.server.segment_client import SegmentClient, SourceError
+from tidelog.storage import Filling, Manifest, StorageError, SyncFailedError
 
 if TYPE_CHECKING:
     from tidelog.server.broker import Broker
 
 log = logging.getLogger(__name__)
 
-RETRY_S = 0.2
+FILLING_MAX = 4
+RETRY_S = 0.25
+PIECE_BYTES = 1 << 20
+LOG_PART = 0
 
 
 class Filler:
     def __init__(self, broker: "Broker") -> None:
         self._broker = broker
-        self._wanted: dict[int, None] = {}
-        self._task: asyncio.Task[None] | None = None
+        self._under_way: dict[int, asyncio.Task[None]] = {}
+        self._room = asyncio.Semaphore(FILLING_MAX)
+        self._rate = TokenBucket(0, broker.now())
+        self.bytes_filled = 0
 
     def want(self, stream: int) -> None:
         """This node shall hold the stream, and has nothing of it."""
-        self._wanted[stream] = None
-        if self._task is None or self._task.done():
-            self._task = asyncio.get_running_loop().create_task(self._run())
+        if stream not in self._under_way:
+            task = asyncio.get_running_loop().create_task(self._fill(stream))
+            self._under_way[stream] = task
+            task.add_done_callback(lambda _: self._under_way.pop(stream, None))
+
+    @property
+    def streams(self) -> list[int]:
+        """Those that are being filled, or wait for it."""
+        return list(self._under_way)
 
     def close(self) -> None:
-        if self._task is not None:
-            self._task.cancel()
+        for task in self._under_way.values():
+            task.cancel()
 
-    async def _run(self) -> None:
-        while self._wanted:
-            for stream in list(self._wanted):
-                if self._begin(stream):
-                    del self._wanted[stream]
-            await asyncio.sleep(RETRY_S)
+    async def _fill(self, stream: int) -> None:
+        said = ""
+        async with self._room:
+            while self._wanted(stream):
+                try:
+                    await self._fill_from_leader(stream)
+                except (SourceError, StorageError) as error:
+                    if str(error) != said:
+                        said = str(error)
+                        log.info("stream %d is not filled yet: %s", stream, said)
+                await asyncio.sleep(RETRY_S)
 
-    def _begin(self, stream: int) -> bool:
-        """Says whether nothing is left to do."""
-        broker, me = self._broker, self._broker.settings.node_id
+    def _wanted(self, stream: int) -> bool:
+        broker = self._broker
         found = broker.state.partition_of(stream)
         if found is None or stream in broker.node.replicas:
-            return True
-        partition = found[0].partitions[found[1]]
-        if me not in partition.newcomers:
-            return True
-        voters = [node for node in partition.voters or partition.initial if node != me]
-        if not voters or stream in broker.node.streams_being_deleted:
             return False
-        broker.filled(stream, broker.node.begin(stream, voters, TopicConfig.of({})))
-        return True
+        return broker.settings.node_id in found[0].partitions[found[1]].newcomers
+
+    async def _fill_from_leader(self, stream: int) -> None:
+        broker = self._broker
+        leader = broker.state.nodes.get(broker.leader_node(stream))
+        if leader is None or leader.node == broker.settings.node_id:
+            raise SourceError("it has no leader now")
+        if stream in broker.node.streams_being_deleted:
+            raise SourceError("what was here before is still being deleted")
+        topic, number = broker.state.partition_of(stream) or (None, 0)
+        if topic is None:
+            return
+        source = await SegmentClient.connect(leader.host, leader.port)
+        try:
+            content = await source.admin("segments", {"topic": topic.name, "partition": number})
+            filling = broker.node.fill(Manifest.from_json(content))
+            try:
+                await self._copy(source, filling)
+            finally:
+                filling.close()
+        finally:
+            source.close()
+        if self._wanted(stream):
+            broker.filled(stream, broker.node.adopt(filling, TopicConfig.of({})))
+
+    async def _copy(self, source: SegmentClient, filling: Filling) -> None:
+        """All that is missing; checks and writes happen in a thread."""
+        loop, broker = asyncio.get_running_loop(), self._broker
+        self._rate.set_rate(broker.live().fill_bytes_per_second, broker.now())
+        try:
+            await loop.run_in_executor(broker.readers, filling.begin)
+            while (wanted := filling.wanted()) is not None:
+                first_index, position, length = wanted
+                data = await source.read(filling.stream, first_index, LOG_PART, position, min(length, PIECE_BYTES))
+                await loop.run_in_executor(broker.readers, filling.take, first_index, position, data)
+                self.bytes_filled += len(data)
+                if self._rate.bounded:
+                    await asyncio.sleep(self._rate.charge(len(data), broker.now()) / 1000)
+            await loop.run_in_executor(broker.readers, filling.finish)
+        except SyncFailedError as error:
+            broker.node.fail(error)
+            raise SourceError(str(error)) from None
+        except OSError as error:  # a full disk, most likely
+            raise SourceError(f"this node's disk: {error}") from None

@@ -1,7 +1,6 @@
 """What a connection receives, taken apart into frames.
 
-A frame is four bytes of size and a request (or, between nodes, a message), which begins with two bytes that say of
-which kind it is. Most arrive whole, in the node's inlet (`memory.Inlet`), and are handed on
+A frame is four bytes of size and a request. Most arrive whole, in the node's inlet (`memory.Inlet`), and are handed on
 where they lie. One that arrives in parts gets memory for some times what has come of it, so that announcing a frame
 costs the node nothing; a large one whose rest fits behind its beginning simply stays there.
 
@@ -34,14 +33,11 @@ class Frames:
         pool: BufferPool,
         take: Callable[[memoryview], bool],
         wanted: Callable[[], bool],
-        *,
-        trusted: bool = False,
     ) -> None:
         """`bytes_max` says how large a frame with a key may be. `take` is handed each frame's content, and says whether
-        it keeps it. `wanted`: whether it takes another. `trusted`: a frame that is announced will come.
+        it keeps it. `wanted`: whether it takes another.
         """
         self._bytes_max = bytes_max
-        self._grant_factor = 0 if trusted else GRANT_FACTOR
         self._inlet = inlet
         self._pool = pool
         self._take = take
@@ -126,7 +122,7 @@ class Frames:
         """The beginning of a frame has come; true when it stays where it lies."""
         part = data[start:]
         self._frame_bytes, self._filled = size, len(part)
-        granted = min(size, max(GRANT_BYTES_MIN, self._grant_factor * len(part))) if self._grant_factor else size
+        granted = min(size, max(GRANT_BYTES_MIN, GRANT_FACTOR * len(part)))
         if granted == size and size > SMALL_BYTES and in_room and start + size <= len(self._room):
             self._frame = self._room[start : start + size]
             return True
@@ -146,7 +142,7 @@ class Frames:
         if self._filled < len(frame):
             return
         if self._filled < self._frame_bytes:
-            grown = self._memory(min(self._frame_bytes, self._grant_factor * self._filled))
+            grown = self._memory(min(self._frame_bytes, GRANT_FACTOR * self._filled))
             grown[: self._filled] = frame
             self._frame = grown
             return

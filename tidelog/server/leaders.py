@@ -5,7 +5,8 @@ streams. The one with the higher term is right. A leader that is not among the r
 clients, since they could not find it.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
+from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 from uuid import UUID
 
@@ -111,10 +112,15 @@ def offline_nodes(broker: "Broker") -> frozenset[int]:
     return frozenset(broker.state.nodes) - alive_nodes(broker)
 
 
-def members_of(replica: Replica, now_ms: int) -> Sequence[MemberView]:
-    """What the leader knows of its group's members; nothing on other nodes."""
-    members = getattr(replica, "members", None)
-    return replica.group.members(now_ms) if members is None else members()
+def members_of(broker: "Broker", replica: Replica) -> list[MemberView]:
+    """What the leader knows of its group's members, itself first; nothing on other nodes.
+
+    While a group sleeps nobody speaks; then the nodes themselves are listened to.
+    """
+    members = replica.group.members(broker.now())
+    if not replica.group.asleep:
+        return members
+    return [replace(member, heard_ms_ago=0) if broker.is_alive(member.node) else member for member in members]
 
 
 def endpoints_of(broker: "Broker", nodes: Iterable[int]) -> list[Endpoint]:

@@ -21,7 +21,7 @@ from tidelog.raft import Configuration, Envelope, HardState, Host, Refusal
 from tidelog.server.clock import now_ms
 from tidelog.server.replica import Replica
 from tidelog.server.settings import Settings
-from tidelog.storage import Disk, StorageThreads, Store, StoredVote
+from tidelog.storage import Disk, Filling, Manifest, StorageThreads, Store, StoredVote
 
 log = logging.getLogger(__name__)
 
@@ -51,7 +51,7 @@ class Node:
         """Hands an envelope to the network, which may lose it."""
         self.on_led: Callable[[Replica], None] = _whatever
         """Told of a stream whose leader, or whose members as its leader knows them, may have changed."""
-        self._threads = StorageThreads(self._store, self._fail_from_thread)
+        self._threads = StorageThreads(self._store, self.fail)
         self._settle_timer = self._loop.call_later(SETTLE_AFTER_S, self._settle)
 
     @property
@@ -105,6 +105,15 @@ class Node:
         self.replicas[stream] = replica
         self._plan_turn()
         return replica
+
+    def fill(self, manifest: Manifest) -> Filling:
+        """Begin, or go on with, filling a stream that is not here; all else about it happens in threads."""
+        return self._store.fill_stream(manifest)
+
+    def adopt(self, filling: Filling, config: TopicConfig) -> Replica:
+        """Take part in a stream that was filled."""
+        self._store.adopt_stream(filling)
+        return self.carry(filling.stream, config)
 
     def drop(self, stream: int) -> None:
         """Leave a stream and delete its log."""
@@ -211,7 +220,8 @@ class Node:
         with contextlib.suppress(RuntimeError):  # the loop is closed: the node has stopped
             self._loop.call_soon_threadsafe(self._plan_turn)
 
-    def _fail_from_thread(self, error: BaseException) -> None:
+    def fail(self, error: BaseException) -> None:
+        """Something happened after which nothing may be acknowledged any more. From any thread."""
         self._failure = error
         self._from_thread()
 

@@ -22,7 +22,7 @@ from tidelog.cluster import (
     SetConfigNodes,
     SetDraining,
 )
-from tidelog.raft import Action, Change, Refusal, quorum_after
+from tidelog.raft import Action, Change, MemberView, Refusal, quorum_after
 from tidelog.server.cluster_log import CommandRefusedError
 from tidelog.server.peers import PeerCallError
 from tidelog.server.refusals import error_of
@@ -36,8 +36,7 @@ if TYPE_CHECKING:
 CHANGE_MS = 10_000
 SUBMIT_MS = 10_000
 TRANSFER_MS = 3_000
-HEALTHY_TIMEOUTS = 3  # a member heard within so many election timeouts is healthy
-BEHIND_ENTRIES_MAX = 256  # a learner that lacks no more has caught up
+BEHIND_ENTRIES_MAX = 256  # a member that lacks no more has caught up
 
 
 class OperationError(PeerCallError):
@@ -79,11 +78,9 @@ def _check_safe(broker: "Broker", replica: Replica, changes: Sequence[Change], p
     members = {member.node: member for member in replica.group.members(broker.now())}
     for node in promote:
         member = members.get(node)
-        if member is None or replica.log.last_index - member.match > BEHIND_ENTRIES_MAX:
+        if member is None or not _caught_up(replica, member):
             raise OperationError(ErrorCode.NOT_ENOUGH_REPLICAS, f"node {node} has not caught up yet")
-    patience_ms = HEALTHY_TIMEOUTS * broker.settings.raft_election_timeout_ms
-    healthy = {node for node, member in members.items() if member.heard_ms_ago <= patience_ms}
-    healthy.add(broker.settings.node_id)
+    healthy = {node for node in members if broker.is_alive(node)}
     if not quorum_after(replica.group.configuration, changes, healthy):
         raise OperationError(
             ErrorCode.NOT_ENOUGH_REPLICAS,
@@ -91,11 +88,20 @@ def _check_safe(broker: "Broker", replica: Replica, changes: Sequence[Change], p
         )
 
 
+def _caught_up(replica: Replica, member: MemberView) -> bool:
+    return replica.log.last_index - member.match <= BEHIND_ENTRIES_MAX
+
+
 async def transfer_leader(broker: "Broker", stream: int, target: int) -> None:
     """Returns when somebody else leads, as far as this node can tell, or raises."""
     replica = _led_here(broker, stream)
     if target == broker.settings.node_id:
         return
+    member = next((m for m in replica.group.members(broker.now()) if m.node == target), None)
+    if member is not None and not (member.accepting and broker.is_alive(target) and _caught_up(replica, member)):
+        raise OperationError(
+            ErrorCode.NOT_ENOUGH_REPLICAS, f"node {target} is away, its disk is full, or it has not caught up"
+        )
     refusal = broker.node.transfer_leadership(stream, target)
     if refusal is not None:
         raise OperationError(error_of(refusal), refusal.detail or refusal.reason.value)
@@ -128,7 +134,7 @@ class Operations:
                 ErrorCode.INVALID_REQUEST,
                 f"node {target} is no voter of the stream; voters are {list(partition.voters)}",
             )
-        await self.ask_leader(stream, "transfer-leader", {"stream": stream, "target": target})
+        await self.ask_leader(stream, "hand-over", {"stream": stream, "target": target})
         return {}
 
     async def reassign(self, stream: int, replicas: Sequence[int], force: bool) -> dict[str, Any]:

@@ -6,7 +6,7 @@ submit              carry out a command of the cluster                          
 note-leaders        write down who leads streams                                  (controller)
 (all others)        operators' requests, `handlers.admin.CONTROLLER_METHODS`      (controller)
 change-members      of a stream's group                                           (its leader)
-transfer-leader     of a stream                                                   (its leader)
+hand-over           the leadership of a stream                                    (its leader)
 """
 
 from collections.abc import Awaitable, Callable
@@ -85,7 +85,7 @@ async def _change_members(broker: "Broker", content: dict[str, Any]) -> dict[str
     return {}
 
 
-async def _transfer_leader(broker: "Broker", content: dict[str, Any]) -> dict[str, Any]:
+async def _hand_over(broker: "Broker", content: dict[str, Any]) -> dict[str, Any]:
     await operations.transfer_leader(broker, content["stream"], content["target"])
     return {}
 
@@ -111,5 +111,5 @@ _METHODS: dict[str, Callable[["Broker", dict[str, Any]], Awaitable[dict[str, Any
     "submit": _submit,
     "note-leaders": _note_leaders,
     "change-members": _change_members,
-    "transfer-leader": _transfer_leader,
+    "hand-over": _hand_over,
 }

@@ -193,19 +193,17 @@ _ENCODERS: dict[type, Any] = {
 # Receiving
 
 
-def decode_envelope(body: memoryview, source: int, destination: int) -> tuple[Envelope, bool]:
-    """An envelope, and whether it has views of `body`. `body` is what follows the frame's kind."""
+def decode_envelope(body: memoryview, source: int, destination: int) -> Envelope:
+    """The envelope, with views of `body`, which is what follows the frame's kind."""
     try:
         incarnation, count = _ENVELOPE_BODY.unpack_from(body)
         position = _ENVELOPE_BODY.size
         messages: list[Message] = []
-        keeps = False
         for _ in range(count):
             kind, group, term = _COMMON.unpack_from(body, position)
             position += _COMMON.size
             if kind == _T_APPEND:
                 message, position = _read_append(body, position, group, source, destination, term)
-                keeps = keeps or bool(message.entries)
             else:
                 message, position = _DECODERS[kind](body, position, group, source, destination, term)
             messages.append(message)
@@ -213,7 +211,7 @@ def decode_envelope(body: memoryview, source: int, destination: int) -> tuple[En
         raise PeerProtocolError(f"an envelope of {len(body)} bytes cannot be read: {error!r}") from error
     if position != len(body):
         raise PeerProtocolError(f"{len(body) - position} bytes behind an envelope")
-    return Envelope(source, destination, incarnation, messages), keeps
+    return Envelope(source, destination, incarnation, messages)
 
 
 def _read_append(

@@ -22,8 +22,7 @@ from typing import Any, cast
 
 from tidelog.raft import Envelope
 from tidelog.server.clock import now_ms
-from tidelog.server.framing import Frames
-from tidelog.server.memory import BufferPool, Inlet
+from tidelog.server.memory import BufferPool
 from tidelog.server.peer_codec import (
     FrameKind,
     PeerProtocolError,
@@ -32,6 +31,7 @@ from tidelog.server.peer_codec import (
     encode_envelope,
     encode_json,
 )
+from tidelog.server.peer_frames import PeerFrames
 from tidelog.wire.batch import Buffer, CorruptBatchError
 from tidelog.wire.errors import ErrorCode, ProtocolError
 
@@ -87,9 +87,7 @@ class Link(asyncio.BufferedProtocol):
         self.heard_ms = self.spoken_ms = now_ms()
         self.greeted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         """Done when the hellos are exchanged, or the connection is gone."""
-        self._frames = Frames(
-            lambda _kind: FRAME_BYTES_MAX, peers.inlet, peers.pool, self._take, lambda: True, trusted=True
-        )
+        self._frames = PeerFrames(FRAME_BYTES_MAX, peers.pool, self._take)
         self._next_call = 1
         self._calls: dict[int, asyncio.Future[dict[str, Any]]] = {}
 
@@ -137,16 +135,13 @@ class Link(asyncio.BufferedProtocol):
 
     # Frames
 
-    def _take(self, frame: memoryview) -> bool:
+    def _take(self, frame: memoryview) -> None:
         kind = int.from_bytes(frame[:KIND_BYTES])
         body = frame[KIND_BYTES:]
         if kind == FrameKind.ENVELOPE and self.hello is not None:
-            if not self._peers.trusts(self.hello):
-                return False
-            envelope, keeps = decode_envelope(body, self.hello.node, self._peers.node)
-            self._peers.receive(envelope)
-            return keeps
-        if kind == FrameKind.HELLO and self.hello is None:
+            if self._peers.trusts(self.hello):
+                self._peers.receive(decode_envelope(body, self.hello.node, self._peers.node))
+        elif kind == FrameKind.HELLO and self.hello is None:
             self._greet(decode_json(body))
         elif kind == FrameKind.CALL and self.hello is not None:
             self._peers.begin_call(self, self.hello.node, decode_json(body))
@@ -154,7 +149,6 @@ class Link(asyncio.BufferedProtocol):
             self._answered(decode_json(body))
         else:
             raise PeerProtocolError(f"a frame of kind {kind}, which has no place here")
-        return False
 
     def _greet(self, content: dict[str, Any]) -> None:
         if content.get("version") != VERSION:
@@ -231,7 +225,6 @@ class Peers:
         self.hello = hello
         self.receive = receive
         self.pool = pool
-        self.inlet = Inlet(pool)
         self.trusts = trusts
         self._lost = lost
         self._called = called

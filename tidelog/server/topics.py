@@ -4,7 +4,7 @@ import asyncio
 import re
 import uuid
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from tidelog.cluster import (
@@ -65,9 +65,26 @@ def check_configs(configs: Mapping[str, str | None]) -> None:
             raise TopicError(ErrorCode.INVALID_CONFIG, str(error)) from None
 
 
+class Load:
+    """How many replicas and leaders each node has, those included that are planned and not there yet."""
+
+    def __init__(self, topics: Iterable[Topic], now_ms: int) -> None:
+        self.counted_ms = now_ms
+        self.replicas: Counter[int] = Counter()
+        self.leaders: Counter[int] = Counter()
+        for topic in topics:
+            self.add([partition.replicas for partition in topic.partitions])
+
+    def add(self, assignment: Sequence[Sequence[int]]) -> None:
+        for nodes in assignment:
+            self.replicas.update(nodes)
+            self.leaders[nodes[0]] += 1
+
+
 def place(broker: "Broker", partitions: int, replication: int, leader_rack: str | None = None) -> list[tuple[int, ...]]:
     """Nodes for each of so many new partitions; -1 stands for the default."""
     state = broker.state
+    load = broker.load()
     usable = [node for node in state.nodes.values() if DATA_ROLE in node.roles and not node.draining]
     if replication == -1:
         replication = min(3, len(usable))
@@ -75,13 +92,11 @@ def place(broker: "Broker", partitions: int, replication: int, leader_rack: str 
         raise TopicError(
             ErrorCode.INVALID_REPLICATION_FACTOR, f"replication {replication}; there are {len(usable)} nodes"
         )
-    load: Counter[int] = Counter()
-    leaders: Counter[int] = Counter()
-    for topic in state.topics.values():
-        for partition in topic.partitions:
-            load.update(partition.replicas)
-            leaders[partition.replicas[0]] += 1
-    return placement.place(list(state.nodes.values()), load, leaders, partitions, replication, leader_rack)
+    placed = placement.place(
+        list(state.nodes.values()), load.replicas, load.leaders, partitions, replication, leader_rack
+    )
+    load.add(placed)
+    return placed
 
 
 def plan_topic(

@@ -93,6 +93,15 @@ class ParallelDisk(Protocol):
         ...
 
 
+@runtime_checkable
+class MeasuredDisk(Protocol):
+    """A disk that knows how full it is."""
+
+    def space(self, path: str) -> tuple[int, int]:
+        """(bytes that can still be written, bytes in all) where `path` lies."""
+        ...
+
+
 def run_together(disk: Disk, calls: Sequence[Callable[[], None]]) -> None:
     """Calls that do not depend on each other: at the same time where the disk can, else one by one."""
     if len(calls) > 1 and isinstance(disk, ParallelDisk):

@@ -155,6 +155,10 @@ class RealDisk:
         self._direct = direct and hasattr(os, "O_DIRECT")
         self._pool: ThreadPoolExecutor | None = None
 
+    def space(self, path: str) -> tuple[int, int]:
+        found = os.statvfs(path)
+        return found.f_bavail * found.f_frsize, found.f_blocks * found.f_frsize
+
     def run_together(self, calls: Sequence[Callable[[], None]]) -> None:
         """A journalling file system makes many syncs that wait at the same time durable with one commit."""
         if len(calls) < TOGETHER_MIN:

@@ -31,6 +31,7 @@ from tidelog.storage.recovery import recover_stream
 from tidelog.storage.segment_file import Staging
 from tidelog.storage.settings import StorageSettings
 from tidelog.storage.small_file import encode_json, read_json, replace_file
+from tidelog.storage.space import Space
 from tidelog.storage.stream_log import RecoveredLog, StreamLog, Surroundings
 from tidelog.storage.stream_state import STATE_NAME, Floor, StreamState
 from tidelog.storage.tail_cache import TailCache
@@ -79,6 +80,7 @@ class Store:
         )  # called by other threads when `deliver` has something to take
         self._readers = SegmentReaders(disk, settings.readers_max)
         self._pool = FilePool(disk, os.path.join(directory, "pool"), settings.pool_files_max)
+        self.space = Space(disk, directory, settings.reserve_bytes)
         self._pool_wanted = False  # its files are about to be given back to the full disk
         self._around = Surroundings(
             disk=disk,
@@ -89,6 +91,7 @@ class Store:
             cache=TailCache(settings.tail_cache_bytes),
             spare_staging=Staging(settings.staging_bytes),
             shape=settings.shape,
+            space=self.space,
             queue_bytes_max=settings.queue_bytes_max,
             rng=self._rng,
             on_loop=self._run_on_loop,
@@ -229,7 +232,8 @@ class Store:
     def run_write(self) -> None:
         """Write everything that waits."""
         self.writer.write()
-        if self.writer.has_held_work and len(self._pool) and not self._pool_wanted:
+        self.space.measure()
+        if (self.writer.has_held_work or self.space.short) and len(self._pool) and not self._pool_wanted:
             self._pool_wanted = True
             self.housekeeper.submit(POOL_TASKS, self._empty_pool)
         if self.writer.has_reports:  # votes, which are durable already; the sync that follows reports the rest

@@ -32,6 +32,7 @@ from tidelog.storage.segment import NO_LINK, Identity, Segment, SegmentShape, ac
 from tidelog.storage.segment_file import Staging
 from tidelog.storage.segment_view import SegmentView, view_of
 from tidelog.storage.segments import Segments
+from tidelog.storage.space import Space
 from tidelog.storage.stream_state import Floor, StreamState
 from tidelog.storage.tail_cache import Tail, TailCache
 from tidelog.storage.terms import TermHistory, TermStart
@@ -66,6 +67,7 @@ class Surroundings:
     cache: TailCache
     spare_staging: Staging
     shape: SegmentShape
+    space: Space
     queue_bytes_max: int
     rng: random.Random
     on_loop: Callable[[Callable[[], None]], None]  # have the loop's thread run something, from any thread
@@ -98,7 +100,10 @@ class StreamLog:
         self._shape = surroundings.shape
         self._era = state.era
         self._floor = floor
-        self._configurations = [(state.configuration_index, state.configuration), *recovered.configurations]
+        # The base, a committed one, then those of the log. The base may be newer than the log, if it was learned from
+        # another replica; what the log has up to its index is history then.
+        base = (state.configuration_index, state.configuration)
+        self._configurations = [base, *(pair for pair in recovered.configurations if pair[0] > base[0])]
         self.application = (state.application_index, state.application)
         self._next_sequence = recovered.next_sequence
         self._spare_sequence = recovered.spare_sequence
@@ -138,6 +143,11 @@ class StreamLog:
     def full(self) -> bool:
         """The disk has no room for what waits to be written."""
         return self._full
+
+    @property
+    def short_of_space(self) -> bool:
+        """What is left of the disk is kept for other things than clients' records. Whoever takes those must ask."""
+        return self._around.space.short
 
     def append_new(self, term: int, kind: EntryKind, data: Sequence[Buffer]) -> int:
         """The leader's append. A batch in writable memory is stamped where it lies."""
@@ -221,7 +231,7 @@ class StreamLog:
         self._run_rows.append(row)
         self.last_index = entry.index
         self.next_offset = segment.next_offset
-        if entry.kind is EntryKind.CONFIGURATION:
+        if entry.kind is EntryKind.CONFIGURATION and entry.index > self._configurations[0][0]:
             self._configurations.append((entry.index, bytes(entry.data)))
         self._around.cache.append(self._tail, entry)
         if not self._spare_asked and segment.length * 2 > self._shape.data_bytes_max:
@@ -261,7 +271,7 @@ class StreamLog:
         self.durable_index = min(self.durable_index, self.last_index)
         self._around.cache.cut_from(self._tail, index)
         self._terms.cut_from(index)
-        while self._configurations[-1][0] >= index:
+        while len(self._configurations) > 1 and self._configurations[-1][0] >= index:
             self._configurations.pop()
         active = self._segments.last
         if index >= active.first_index:
@@ -433,7 +443,8 @@ class StreamLog:
             self._spare_sequence = sequence if made else None
 
         def prepare() -> None:
-            if not around.disk.exists(self._folder):  # the stream is so new that the writer has not made it yet
+            made_yet = around.disk.exists(self._folder)  # the writer may not have come to a stream that is very new
+            if not made_yet or not around.space.has_room_for(shape.file_bytes):
                 around.on_loop(lambda: done(False))
                 return
             prepare_spare(
@@ -500,7 +511,7 @@ class StreamLog:
         return entry.kind is EntryKind.DATA and read_facts(entry.data)[3] >= timestamp
 
     def configurations(self) -> list[tuple[int, bytes]]:
-        """(index, content) of the membership in force before the log, and of every membership entry in it."""
+        """(index, content) of a committed membership, at or before the floor if not learned, and of all later ones."""
         return list(self._configurations)
 
     def entries(self, first: int, last: int, bytes_max: int) -> Sequence[Entry]:

@@ -7,7 +7,7 @@
 | era | rises at each take-over; segments of an older era are leftovers |
 | floor | index, term and next offset of the entry before the first one kept; segments at or below are leftovers |
 | start_offset | the log start that clients see; never below the floor's offset |
-| configuration | index and content (hex) of the newest membership entry at or below the floor |
+| configuration | index and content (hex) of the newest membership entry at or below the floor, or a later, committed |
 | application | index and content (hex): what the log's user has made of the committed entries up to that index |
 """
 

@@ -72,6 +72,7 @@ class StorageThreads:
     def _write(self) -> bool:
         writer = self._store.writer
         tried_held = False
+        self._store.space.measure()
         while writer.has_work or (writer.has_held_work and not tried_held):
             tried_held = True
             if writer.written_groups >= WRITTEN_GROUPS_MAX:
@@ -81,7 +82,7 @@ class StorageThreads:
                 self._syncer.wake()  # while the next group is written
             else:
                 self._store.run_sync()
-        return writer.has_held_work
+        return writer.has_held_work or self._store.space.short  # room may come back without our doing
 
     def _sync(self) -> bool:
         while self._store.writer.written_groups:

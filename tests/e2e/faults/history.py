@@ -89,11 +89,10 @@ class History:
 
     def longest_gap_ms(self, since_s: float, until_s: float) -> int:
         """The longest time in that span without an acknowledgement on some partition that was written to."""
-        times: dict[int, list[float]] = {partition: [since_s] for partition, _ in self.sent.values()}
-        for at_s, partition in sorted(
-            (item.ended_s, item.partition) for item in self.produced if item.offset is not None
-        ):
-            if since_s < at_s < until_s:
+        ended = sorted(((i.ended_s, i.partition, i.offset) for i in list(self.produced)), key=lambda item: item[0])
+        times: dict[int, list[float]] = {partition: [since_s] for _, partition, _ in ended}
+        for at_s, partition, offset in ended:
+            if offset is not None and since_s < at_s < until_s:
                 times[partition].append(at_s)
         gaps = [after - before for found in times.values() for before, after in pairwise([*found, until_s])]
         return int(max(gaps, default=0.0) * 1000)

@@ -46,6 +46,13 @@ async def test_the_leader_sends_a_consumer_to_the_replica_in_its_rack(world: Wor
         assert (answer.preferred_read_replica, values_of(answer.records)) == (-1, ["0", "1", "2"])
 
 
+async def test_a_consumer_is_sent_on_though_the_stream_sleeps(world: World) -> None:
+    cluster = await _three(world)
+    await until(lambda: cluster[1].replica("t").group.asleep)
+    await asyncio.sleep(1.0)  # longer than anybody is waited for who is awake
+    assert (await _fetch(await cluster.connect(1), 0, "b")).preferred_read_replica == 2
+
+
 async def test_a_consumer_is_not_sent_to_a_replica_that_is_away(world: World) -> None:
     cluster = await _three(world)
     await cluster.stop_node(2)

@@ -6,6 +6,7 @@ state, which is the newest there is, and hands on to `Broker.operations`; the st
 decide, whatever was checked here. Methods about one node's own replicas are answered by the node that was asked.
 """
 
+import dataclasses
 import json
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
@@ -16,6 +17,7 @@ from tidelog.server.handlers import segments
 from tidelog.server.handlers.call import AdminError, Call
 from tidelog.server.leaders import NOBODY, alive_nodes, leader_of, members_of
 from tidelog.server.peers import PeerCallError
+from tidelog.server.topics import TopicError, plan_topic, submit, until_led
 from tidelog.wire.errors import ErrorCode
 from tidelog.wire.messages import TidelogAdminRequest, TidelogAdminResponse
 
@@ -206,7 +208,7 @@ async def _quorum(broker: "Broker", _content: Content) -> Content:
     group, log = replica.group, replica.log
     ends = {broker.settings.node_id: log.next_offset}
     heard: dict[int, int] = {}
-    for member in members_of(replica, broker.now()):
+    for member in members_of(broker, replica):
         ends.setdefault(member.node, log.offset_after(member.match))
         heard[member.node] = member.heard_ms_ago
     return {
@@ -275,6 +277,22 @@ async def _balance(broker: "Broker", _content: Content) -> Content:
     return await broker.operations.balance()
 
 
+async def _create_restored(call: Call, content: Content) -> Content:
+    """A topic whose streams begin at given offsets, so that what a backup holds can be written to its old places."""
+    broker, name, starts = call.broker, text_in(content, "topic"), content.get("start_offsets")
+    if not isinstance(starts, list) or not starts or not all(isinstance(n, int) and n >= 0 for n in starts):
+        raise AdminError(ErrorCode.INVALID_REQUEST, f"start_offsets must be one offset a partition, not {starts!r}")
+    deadline_ms = call.deadline_ms(number_in(content, "timeout_ms", TIMEOUT_MS))
+    try:
+        command = plan_topic(broker, name, len(starts), configs=content.get("configs") or {})
+        applied = await submit(broker, dataclasses.replace(command, start_offsets=tuple(starts)), deadline_ms)
+    except TopicError as error:
+        raise AdminError(error.code, error.message) from None
+    if applied.topic is not None:
+        await until_led(broker, applied.topic, deadline_ms)
+    return {"partitions": len(starts)}
+
+
 # What only the asked node knows
 
 
@@ -316,6 +334,7 @@ METHODS: dict[str, Callable[[Call, Content], Awaitable[Content]]] = {
     "remove-node": _forwarded("remove-node"),
     "config-nodes": _forwarded("config-nodes"),
     "balance": _forwarded("balance"),
+    "create-restored": _create_restored,
     "streams": _streams,
     "segments": _segments,
     "checksum": _checksum,

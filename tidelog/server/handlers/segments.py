@@ -5,6 +5,7 @@ Files are found on the loop and read in a thread.
 """
 
 import asyncio
+import dataclasses
 import logging
 from typing import TYPE_CHECKING, Any
 
@@ -42,7 +43,12 @@ async def read_segment(call: Call) -> ReadSegmentResponse:
 
 async def manifest(broker: "Broker", stream: int) -> dict[str, Any]:
     replica = _held(broker, stream)
-    found = manifest_of(replica.log, replica.group.commit)
+    index, configuration = replica.group.committed_configuration  # what a replica that is filled begins under
+    found = dataclasses.replace(
+        manifest_of(replica.log, replica.group.commit),
+        configuration_index=index,
+        configuration=configuration.encode(),
+    )
     return {**found.to_json(), "high_watermark": replica.high_watermark}
 
 

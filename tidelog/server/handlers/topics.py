@@ -1,5 +1,6 @@
 """CreateTopics, DeleteTopics, CreatePartitions."""
 
+import asyncio
 from collections import Counter
 
 from tidelog.cluster import TOPIC_CONFIGS, AddPartitions, DeleteTopic, Topic
@@ -27,16 +28,17 @@ DEFAULTS_SINCE = 4  # -1 partitions and replicas mean the default
 
 async def create_topics(call: Call) -> CreateTopicsResponse:
     counts = Counter(topic.name for topic in call.request.topics)
-    response = CreateTopicsResponse()
-    for asked in call.request.topics:
+
+    async def create(asked: CreateTopicsRequestTopic) -> CreateTopicsResponseTopic:
         try:
             if counts[asked.name] > 1:
                 raise TopicError(ErrorCode.INVALID_REQUEST, f"{asked.name!r} is named {counts[asked.name]} times")
-            response.topics.append(await _create(call, asked))
+            return await _create(call, asked)
         except TopicError as error:
-            failed = CreateTopicsResponseTopic(name=asked.name, error_code=error.code, error_message=error.message)
-            response.topics.append(failed)
-    return response
+            return CreateTopicsResponseTopic(name=asked.name, error_code=error.code, error_message=error.message)
+
+    # Together, so that they share the cluster log's syncs and wait for their leaders at the same time.
+    return CreateTopicsResponse(topics=list(await asyncio.gather(*map(create, call.request.topics))))
 
 
 async def _create(call: Call, asked: CreateTopicsRequestTopic) -> CreateTopicsResponseTopic:

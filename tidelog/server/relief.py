@@ -1,0 +1,49 @@
+"""A leader whose disk is full can take nothing: it hands its streams over to replicas that have room."""
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING
+
+from tidelog.server.replica import Replica
+
+if TYPE_CHECKING:
+    from tidelog.server.broker import Broker
+
+log = logging.getLogger(__name__)
+
+LOOK_S = 0.5
+
+
+class Relief:
+    def __init__(self, broker: "Broker") -> None:
+        self._broker = broker
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        self._task = asyncio.get_running_loop().create_task(self._run())
+
+    def close(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+
+    async def _run(self) -> None:
+        while True:
+            await asyncio.sleep(LOOK_S)
+            for replica in list(self._broker.node.replicas.values()):
+                if replica.leads and replica.log.full:
+                    self._hand_over(replica)
+
+    def _hand_over(self, replica: Replica) -> None:
+        broker = self._broker
+        able = [
+            member
+            for member in replica.group.members(broker.now())
+            if member.voter and member.accepting and member.node != broker.settings.node_id
+            and broker.is_alive(member.node)
+        ]  # fmt: skip
+        best = max(able, key=lambda member: member.match, default=None)
+        if best is None:
+            return
+        refusal = broker.node.transfer_leadership(replica.stream, best.node)
+        if refusal is None:
+            log.warning("the disk is full: stream %d is handed over to node %d", replica.stream, best.node)
