@@ -22,6 +22,7 @@ MB = 1_000_000
 TOPIC = "bare"
 SEGMENT_BYTES = 64 * MIB  # small, so that files are used again soon, as in a stream that has reached its retention
 SEGMENTS_FILLED = 3
+KEPT_BYTES = 2 * SEGMENT_BYTES  # of what was sent: more than the tail cache holds
 ROUNDS = 7
 ROUND_TRIES_MAX = 3  # a leader may change in the middle of a round, which then does not count
 RATIO_MIN = 0.5
@@ -153,6 +154,8 @@ class Sender:
     """How often the leader changed in the middle of a round."""
     leader: int = field(init=False)
     client: RawClient = field(init=False)
+    _rounds: list[tuple[int, int]] = field(default_factory=list)
+    """(the offset behind it, its bytes) of those not forgotten yet"""
 
     def __post_init__(self) -> None:
         self._connect()
@@ -167,17 +170,28 @@ class Sender:
     def produce(self, batch: bytes, count: int, window: int) -> Sent:
         for _ in range(ROUND_TRIES_MAX - 1):
             try:
-                return self.client.produce(self.topic, batch, count, window)
+                sent = self.client.produce(self.topic, batch, count, window)
+                break
             except (OSError, AssertionError):
                 self.moves += 1
                 self.client.close()
                 time.sleep(1.0)
                 self._connect()
-        return self.client.produce(self.topic, batch, count, window)
+        else:
+            sent = self.client.produce(self.topic, batch, count, window)
+        self._rounds.append((self.cluster.latest_offset(self.topic), count * len(batch)))
+        return sent
 
     def forget(self) -> None:
-        """What was sent; its segments are used again."""
-        self.client.delete_all(self.topic)
+        """Cut the stream as retention does: the oldest goes, what is in the nodes' memory stays."""
+        kept_bytes = 0
+        for place in reversed(range(len(self._rounds))):
+            offset, round_bytes = self._rounds[place]
+            if kept_bytes >= KEPT_BYTES:
+                self.client.delete_before(self.topic, offset)
+                del self._rounds[:place]
+                return
+            kept_bytes += round_bytes
 
     @property
     def programs(self) -> list[Program]:

@@ -32,7 +32,7 @@ class LightLoad:
     """librdkafka, a record every hundredth of a second; remembers when records were acknowledged."""
 
     def __init__(self, bootstrap: str) -> None:
-        self._producer = Producer({"bootstrap.servers": bootstrap, "acks": "all", "linger.ms": 0})
+        self._producer = Producer({"bootstrap.servers": bootstrap, "acks": "all", "linger.ms": 0, "log_level": 0})
         self._lock = threading.Lock()
         self._acknowledged_at: list[float] = []
         self.failed = 0  # records that were given up

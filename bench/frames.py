@@ -119,8 +119,8 @@ def admin(method: str, **arguments: object) -> TidelogAdminRequest:
     return TidelogAdminRequest(method=method, content=json.dumps(arguments))
 
 
-def delete_all_records(topic: str) -> DeleteRecordsRequest:
-    partition = DeleteRecordsRequestPartition(partition_index=0, offset=HIGH_WATERMARK)
+def delete_records(topic: str, before: int = HIGH_WATERMARK) -> DeleteRecordsRequest:
+    partition = DeleteRecordsRequestPartition(partition_index=0, offset=before)
     return DeleteRecordsRequest(
         topics=[DeleteRecordsRequestTopic(name=topic, partitions=[partition])], timeout_ms=TIMEOUT_MS
     )

@@ -14,7 +14,7 @@ def main(path: str, module: str, arguments: list[str]) -> None:
     sys.argv = [module, *arguments]
     profile = cProfile.Profile(time.thread_time)
     try:
-        profile.runctx("run_module(module, run_name='__main__', alter_sys=True)", vars(runpy), {"module": module})
+        profile.runcall(runpy.run_module, module, run_name="__main__", alter_sys=True)
     finally:
         profile.dump_stats(path)
 

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from bench.frames import check_produced, create_topic, delete_all_records, header_of, produce_frame
+from bench.frames import HIGH_WATERMARK, check_produced, create_topic, delete_records, header_of, produce_frame
 from tidelog.wire.frames import decode_response, encode_request
 
 KIB, MIB = 1 << 10, 1 << 20
@@ -54,7 +54,11 @@ class RawClient:
 
     def delete_all(self, topic: str) -> None:
         """Its segments, as far as they are whole, are used again."""
-        assert not self.call(delete_all_records(topic)).topics[0].partitions[0].error_code, f"{topic} was not emptied"
+        self.delete_before(topic, HIGH_WATERMARK)
+
+    def delete_before(self, topic: str, offset: int) -> None:
+        response = self.call(delete_records(topic, offset))
+        assert not response.topics[0].partitions[0].error_code, f"{topic} was not cut"
 
     def produce(self, topic: str, batch: bytes, count: int, window: int) -> Sent:
         """So many batches; all must be acknowledged."""

@@ -117,19 +117,20 @@ def test_backup_and_restore_of_a_cluster_that_serves(tidelog: Inside, tmp_path: 
     tidelog("stream", "create", "kept", "--partitions", "2")
     tidelog.produce("kept", first, "--partition", "0", "--codec", "none")
     tidelog.produce("kept", second, "--partition", "1")
+    tidelog("stream", "trim", "kept", "--before", "3", "--partition", "1")  # within a batch
     done = tidelog.parsed("backup", "kept", "--to", folder)
-    assert done["streams"] == [{"stream": "kept", "partitions": 2, "records": 7_000, "complete": True}]
+    assert done["streams"] == [{"stream": "kept", "partitions": 2, "records": 6_997, "complete": True}]
     assert any(tmp_path.rglob("*.log"))
     tidelog("stream", "trim", "kept", "--before", "10", "--partition", "0")
     tidelog.produce("kept", second, "--partition", "0")
     again = tidelog.parsed("backup", "kept", "--to", folder)
-    assert again["streams"][0]["records"] == 8_000
+    assert again["streams"][0]["records"] == 7_997
     assert again["bytes_read"] < done["bytes_read"] / 2, "closed segments are not read again"
     tidelog("verify", "--backup", folder)
     tidelog("stream", "delete", "kept")
     tidelog("restore", "--from", folder, "kept", "kept=twin")
     assert tidelog("consume", "twin", "--partition", "0", "--exit").encode() == first + second
-    assert tidelog("consume", "kept", "--partition", "1", "--exit").encode() == second
+    assert tidelog("consume", "kept", "--partition", "1", "--exit").encode() == second[len(b"0 more\n") * 3 :]
     assert "0 records were written" in tidelog("restore", "--from", folder, "kept")
     tidelog.produce("twin", b"new\n", "--partition", "0")
     records = tidelog("consume", "twin", "--partition", "0", "--from", "6999", "--exit", "--json").splitlines()

@@ -32,7 +32,7 @@ SETTINGS = PlannerSettings(
     replace_after_ms=60_000, stable_ms=2_000, leader_balance_ms=5_000, actions_max=64, moves_max=16
 )
 NOW = 1_000_000
-NODES = (1, 2, 3, 4, 5, 6)
+NODES: tuple[int, ...] = (1, 2, 3, 4, 5, 6)
 RACKS = {1: "a", 2: "b", 3: "c", 4: "a", 5: "b", 6: "c"}
 GROUP0 = (NODES, ())
 

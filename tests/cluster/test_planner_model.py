@@ -27,7 +27,7 @@ def _settle(toy: Toy) -> None:
 
 
 @given(st.integers(0, 2**32), _EVENTS, st.sampled_from([None, *NODES]), st.sampled_from([None, *NODES]))
-@settings(max_examples=settings.default.max_examples // 2)
+@settings(max_examples=settings().max_examples // 2)
 def test_the_cluster_always_comes_to_rest(
     seed: int, events: list[tuple[str, int, int]], dead: int | None, draining: int | None
 ) -> None:

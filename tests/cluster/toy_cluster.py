@@ -2,7 +2,7 @@
 
 It keeps what is true beside what was reported, so that it can be checked that nothing asked for is harmful:
 
-* no member is added that may not begin, none readmitted whom its group still counts on, no leader voted out;
+* none may begin again with nothing whom its group still counts on, none is readmitted then; no leader is voted out;
 * after a change a majority of the voters is alive and has its disk, if it was so before and the report was not old.
 """
 
@@ -24,9 +24,9 @@ from tidelog.cluster import (
 )
 from tidelog.cluster.planner import Action, ChangeMembers, Health, Planner, PlannerSettings, Submit, TransferLeader
 
-NODES = (1, 2, 3, 4, 5)
+NODES: tuple[int, ...] = (1, 2, 3, 4, 5)
 RACKS = {1: "a", 2: "b", 3: "c", 4: "a", 5: "b"}
-CONFIG = (1, 2, 3)
+CONFIG: tuple[int, ...] = (1, 2, 3)
 ROUND_MS = 500
 REPORT_ROUNDS_MAX = 3
 """A report comes at least so often: sooner than `stable_ms`."""
@@ -145,6 +145,14 @@ class Toy:
         assert len(actions) <= SETTINGS.actions_max
         for action in actions:
             self._carry_out(action)
+            self._check()
+
+    def _check(self) -> None:
+        """Nobody that lost its disk may begin a stream whose group still counts on its vote."""
+        for p in self.partitions():
+            group = self.groups[p.stream]
+            for node in group.voters & set(p.replicas) & set(self.alive) - group.whole:
+                assert node in p.absent, f"{node} would begin {p} with nothing, a voter of {group}"
 
     def _may_begin(self, stream: int, node: int) -> bool:
         if stream == CLUSTER_STREAM:
@@ -194,7 +202,8 @@ class Toy:
     # Whether all is well
 
     def trouble(self) -> list[str]:
-        state, troubles = self.machine.state, []
+        state = self.machine.state
+        troubles: list[str] = []
         unfit = {node for node in NODES if state.nodes[node].draining} | set(self.dead)
         for topic in state.topics.values():
             for p in topic.partitions:

@@ -61,7 +61,7 @@ class ClusterWorld:
     async def stop(self) -> None:
         for server in self.servers.values():
             await server.drop_clients()
-        await asyncio.gather(*(server.stop() for server in self.servers.values()))
+        await asyncio.gather(*(server.stop() if server.started else server.kill() for server in self.servers.values()))
 
     # What there is
 

@@ -1,9 +1,10 @@
 """Several nodes: founding, replication, failover, lost disks, new nodes."""
 
-from tests.server.client import batch_of
+from tests.server.client import batch_of, numbered
 from tests.server.many import ClusterWorld
 from tests.server.world import until
 from tidelog.cluster import CLUSTER_STREAM
+from tidelog.server.handlers.call import outcome
 
 
 async def test_a_cluster_is_founded_when_all_its_config_servers_are_there(cluster: ClusterWorld) -> None:
@@ -67,3 +68,32 @@ async def test_a_disk_that_was_lost_is_filled_again_and_the_node_votes_again(clu
     await until(lambda: stream in again.broker.node.replicas)
     await until(lambda: again.high_watermark("t") == 1)
     await until(lambda: leader.replica("t").group.committed_configuration[1].voters == (1, 2, 3))
+
+
+async def test_a_replica_that_fell_behind_the_log_start_begins_anew_and_knows_the_producers(
+    cluster: ClusterWorld,
+) -> None:
+    await cluster.start(3, storage_segment_bytes=1 << 20)
+    await cluster.any.create("t", replication=3)
+    leader = await cluster.until_led("t")
+    producer_id = await leader.new_producer()
+    behind = next(node for node in (1, 2, 3) if node != leader.settings.node_id)
+    await cluster.stop_node(behind)
+    leader = await cluster.until_led("t")
+    client = await leader.connect()
+    for sequence in range(30):
+        answer = await client.produce("t", numbered(producer_id, sequence, "x" * 100_000))
+        assert answer.error_code == 0
+    leader.replica("t").save()
+    for server in cluster.servers.values():
+        await until(lambda server=server: server.high_watermark("t") == 30)
+    error = await outcome(lambda done: leader.replica("t").move_start(28, leader.broker.now() + 5_000, done))
+    assert error == 0
+    again = await cluster.start_node(behind, storage_segment_bytes=1 << 20)
+    await until(lambda: again.high_watermark("t") == 30)
+    assert again.replica("t").log.start_offset == 28
+    known = [
+        [(b.last_sequence, b.base_offset) for b in server.replica("t").producers._committed[producer_id].batches]
+        for server in cluster.servers.values()
+    ]
+    assert known[0] == known[1] == known[2] == [(sequence, sequence) for sequence in range(25, 30)]

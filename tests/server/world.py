@@ -79,6 +79,10 @@ class Server:
 
         await until(leads)
 
+    @property
+    def started(self) -> bool:
+        return self.starting.done() and not self.starting.cancelled() and self.starting.exception() is None
+
     async def stop(self) -> None:
         """As the process does it at SIGTERM."""
         if not self._stopped:

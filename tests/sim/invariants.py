@@ -91,11 +91,15 @@ class Invariants:
         self.shadow(node, log.stream).wrote(log.durable_index)
 
     def left(self, node: int, group: int) -> None:
-        """`node` has deleted its log, or lost it, and what it voted with it."""
-        gone = self._shadows.pop((node, group), None)
-        if gone is not None:
-            self._gone.append(gone)
+        """`node` has deleted its log, and what it voted with it."""
+        self._gone.append(self._shadows.pop((node, group)))
         self.history(group).forgot_votes(node)
+
+    def lost(self, node: int) -> None:
+        """`node` has lost its disk."""
+        for number, group in list(self._shadows):
+            if number == node:
+                self.left(node, group)
 
     def after(self, node: int, group: Group, log: StreamLog) -> None:
         """`node` has handled an event; this is one of its groups."""

@@ -183,10 +183,9 @@ class SimNode:
             self.kill()
         self.disk = SimDisk(self._rng, direct=self._mix.direct)
         self.disk.kill()
+        self._invariants.lost(self.number)
         self._invariants.add_node(self.number, self.disk, DIRECTORY)
         lost, self.groups = list(self.groups), {}
-        for group in lost:
-            self._invariants.left(self.number, group)
         return lost
 
     def _stop(self) -> None:

@@ -70,7 +70,7 @@ def test_a_short_disk_takes_entries_gives_kept_files_back_and_writes_nothing_ahe
         rest(store)
     log.trim(5, log.last_index)
     rest(store)
-    assert len(disk.list_directory("/data/pool")) == 1
+    assert len(disk.list_directory("/data/pool")) == 2
     spares = len(files_of(disk, 5, ".active"))
     assert spares == 2
     assert not log.short_of_space

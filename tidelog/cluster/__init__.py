@@ -5,6 +5,9 @@
 
 Its log is stream 0 (`CLUSTER_STREAM`): one record a command (`commands`). From time to time a `Snapshot` of the whole
 state is written as well, and the log start moves up to it.
+
+Beside it, pure functions for who proposes commands: `placement` (which nodes hold and lead a stream), `planner` (what
+the controller does next, so that what shall be comes to be) and `balancing` (evening out, when asked).
 """
 
 from tidelog.cluster.commands import (

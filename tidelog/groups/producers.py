@@ -152,8 +152,7 @@ class Producers:
         return b"".join(parts)
 
     def restore(self, content: bytes) -> None:
-        if content:
-            self._committed = dict(_decode(content))
+        self._committed = dict(_decode(content)) if content else {}
 
 
 def _decode(content: bytes) -> Iterator[tuple[int, Producer]]:

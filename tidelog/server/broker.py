@@ -266,6 +266,8 @@ class Broker:
         self._found.clear()
         if isinstance(command, RegisterNode | RemoveNode | Snapshot):
             self._find_peers()
+            if self._serving and self.settings.node_id not in self.state.nodes:
+                self.node.fail(StorageError("it was removed from the cluster; nothing is left on it"))
         if not self._serving:
             return  # replaying; `start` settles what is there in the end
         if isinstance(command, Snapshot):
@@ -295,6 +297,7 @@ class Broker:
         for stream in self.node.streams_on_disk:
             if stream not in wanted:
                 self.node.drop(stream)  # deleted while this node was away
+        self.node.abandon_fillings(self._filler.wanted)
         self.coordinators.carried()
         self._set_quotas()
 

@@ -57,7 +57,7 @@ class Filler:
     async def _fill(self, stream: int) -> None:
         said = ""
         async with self._room:
-            while self._wanted(stream):
+            while self.wanted(stream):
                 try:
                     await self._fill_from_leader(stream)
                 except (SourceError, StorageError) as error:
@@ -65,8 +65,9 @@ class Filler:
                         said = str(error)
                         log.info("stream %d is not filled yet: %s", stream, said)
                 await asyncio.sleep(RETRY_S)
+        self._broker.node.abandon_fillings(self.wanted)
 
-    def _wanted(self, stream: int) -> bool:
+    def wanted(self, stream: int) -> bool:
         broker = self._broker
         found = broker.state.partition_of(stream)
         if found is None or stream in broker.node.replicas:
@@ -93,7 +94,7 @@ class Filler:
                 filling.close()
         finally:
             source.close()
-        if self._wanted(stream):
+        if self.wanted(stream):
             broker.filled(stream, broker.node.adopt(filling, TopicConfig.of({})))
 
     async def _copy(self, source: SegmentClient, filling: Filling) -> None:

@@ -110,6 +110,12 @@ class Node:
         """Begin, or go on with, filling a stream that is not here; all else about it happens in threads."""
         return self._store.fill_stream(manifest)
 
+    def abandon_fillings(self, wanted: Callable[[int], bool]) -> None:
+        """Remove what was begun to be filled and is not wanted any more."""
+        for stream in self._store.fillings:
+            if not wanted(stream):
+                self._store.abandon_filling(stream)
+
     def adopt(self, filling: Filling, config: TopicConfig) -> Replica:
         """Take part in a stream that was filled."""
         self._store.adopt_stream(filling)

@@ -47,6 +47,11 @@ async def _register(broker: "Broker", content: dict[str, Any]) -> dict[str, Any]
     registration = RegisterNode(**{**fields, "roles": tuple(fields["roles"])})
     known = broker.state.nodes.get(registration.node)
     _, configuration = replica.group.committed_configuration
+    if known is None and broker.state.founded and not content["blank"]:
+        raise PeerCallError(
+            ErrorCode.INCONSISTENT_CLUSTER_ID,
+            f"node {registration.node} was removed from the cluster: to come back, it needs an empty folder",
+        )
     if known is not None and known.directory and known.directory != registration.directory:
         if not content["blank"]:
             raise PeerCallError(

@@ -86,9 +86,8 @@ class Replica:
         self._was_ready = False
         self._index_waiting: list[tuple[int, Done]] = []  # few: those who retry what is under way
         self._waiting: dict[int, list[Done]] = {}  # ticket -> whom to tell
-        saved_index, saved = log.application
-        producers.restore(saved)
-        self._applied_index = max(saved_index, log.first_index - 1)
+        self._applied_index = 0
+        self._begin_anew()
 
     @property
     def leads(self) -> bool:
@@ -247,6 +246,8 @@ class Replica:
 
     def _committed(self, index: int) -> None:
         log = self.log
+        if self._applied_index < log.first_index - 1:
+            self._begin_anew()
         if index > self._applied_index:
             first, self._applied_index = self._applied_index + 1, index
             self._apply(first, index)
@@ -259,6 +260,12 @@ class Replica:
             if self.on_commit is not None:
                 self.on_commit()
             self._tell_watchers()
+
+    def _begin_anew(self) -> None:
+        """The log was taken over from another replica, with what that one had made of the entries before."""
+        saved_index, saved = self.log.application
+        self.producers.restore(saved)
+        self._applied_index = max(saved_index, self.log.first_index - 1)
 
     def _apply(self, first: int, last: int) -> None:
         log = self.log

@@ -10,6 +10,7 @@
 docs/formats.md describes every file.
 """
 
+from tidelog.storage.checksum import RangeChecksum
 from tidelog.storage.disk import Disk, File
 from tidelog.storage.errors import (
     BatchTooLargeError,
@@ -32,6 +33,7 @@ from tidelog.storage.store import Delivered, Store
 from tidelog.storage.stream_log import StreamLog
 from tidelog.storage.threads import StorageThreads
 from tidelog.storage.transfer import ClosedSegment, Filling, Manifest, SegmentPiece, manifest_of, segment_piece
+from tidelog.storage.verify import Report, verify_directory
 
 __all__ = [
     "BatchTooLargeError",
@@ -47,7 +49,9 @@ __all__ = [
     "FormatVersionError",
     "LogMismatchError",
     "Manifest",
+    "RangeChecksum",
     "RealDisk",
+    "Report",
     "SegmentPiece",
     "SegmentView",
     "StorageError",
@@ -65,4 +69,5 @@ __all__ = [
     "segment_piece",
     "should_roll",
     "start_for",
+    "verify_directory",
 ]

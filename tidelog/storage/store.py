@@ -232,10 +232,7 @@ class Store:
     def run_write(self) -> None:
         """Write everything that waits."""
         self.writer.write()
-        self.space.measure()
-        if (self.writer.has_held_work or self.space.short) and len(self._pool) and not self._pool_wanted:
-            self._pool_wanted = True
-            self.housekeeper.submit(POOL_TASKS, self._empty_pool)
+        self.mind_space()
         if self.writer.has_reports:  # votes, which are durable already; the sync that follows reports the rest
             self.on_report()
 
@@ -252,6 +249,13 @@ class Store:
     def run_housekeeping(self) -> bool:
         """One task; false when there is none, or none that the full disk has room for."""
         return self.housekeeper.run_next()
+
+    def mind_space(self) -> None:
+        """See how full the disk is, and give files that are kept for reuse back when room is wanted."""
+        self.space.measure()
+        if (self.writer.has_held_work or self.space.short) and len(self._pool) and not self._pool_wanted:
+            self._pool_wanted = True
+            self.housekeeper.submit(POOL_TASKS, self._empty_pool)
 
     def _empty_pool(self) -> None:
         self._pool_wanted = False

@@ -72,7 +72,7 @@ class StorageThreads:
     def _write(self) -> bool:
         writer = self._store.writer
         tried_held = False
-        self._store.space.measure()
+        self._store.mind_space()
         while writer.has_work or (writer.has_held_work and not tried_held):
             tried_held = True
             if writer.written_groups >= WRITTEN_GROUPS_MAX:

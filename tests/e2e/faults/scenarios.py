@@ -10,11 +10,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from .asking import AskError
-from .cluster import Cluster, NodeProcess
+from .cluster import Cluster, ClusterFailed, NodeProcess
 from .workload import Load
 
 SERVICE_TIMEOUT_S = 20.0  # generous: many such clusters may share two cores
 CATCH_UP_TIMEOUT_S = 60.0
+CRASH_TIMEOUT_S = 30.0  # for a victim to come by its point
 RECORDS = 5  # acknowledged on every partition before a cluster counts as serving
 
 
@@ -24,6 +25,7 @@ class Stage:
     load: Load
     rng: random.Random
     target: str
+    trims: int = 0
 
     def note(self, text: str) -> None:
         self.load.history.notes.append((time.monotonic(), text))
@@ -49,6 +51,35 @@ class Stage:
 
     def hold(self, low_s: float, high_s: float) -> None:
         time.sleep(self.rng.uniform(low_s, high_s))
+
+    def arm(self, node: NodeProcess, point: str, action: str) -> None:
+        self.note(f"{point}={action} at {node}")
+        self.cluster.admin("fault", node=node.number, point=point, action=action)
+
+    def disarm(self) -> None:
+        for node in self.cluster.answering():
+            try:
+                self.cluster.admin("fault", node=node.number, clear=True)
+            except AskError:
+                self.note(f"{node} does not answer any more")
+
+    def transfer(self, partition: int, target: int) -> None:
+        self.note(f"partition {partition} to be led by {target}")
+        self.cluster.admin("transfer-leader", topic=self.load.topic, partition=partition, target=target)
+
+    def reassign_one(self, node: int) -> None:
+        """A partition that `node` does not hold is given to it; if it holds all, one is taken from it."""
+        streams = self.cluster.admin("streams", topic=self.load.topic)["streams"]
+        stream = next((stream for stream in streams if node not in stream["replicas"]), streams[0])
+        before = list(stream["replicas"])
+        outside = [number for number in self.cluster.nodes if number not in before]
+        joins, leaves = (node, self.rng.choice(before)) if node in outside else (self.rng.choice(outside), node)
+        replicas = [joins if number == leaves else number for number in before]
+        self.note(f"reassign {stream['partition']}: {before} -> {replicas}")
+        try:
+            self.cluster.admin("reassign", topic=self.load.topic, partition=stream["partition"], replicas=replicas)
+        except AskError as error:
+            self.note(f"not reassigned: {error}")
 
     def voters_back(self) -> None:
         """All replicas that shall hold the topic are voters, on every partition."""
@@ -226,19 +257,78 @@ def _wipe(stage: Stage) -> None:
 def _point(name: str, action: str) -> Callable[[Stage], None]:
     def act(stage: Stage) -> None:
         for node in stage.victims():
-            stage.note(f"{name}={action} at {node}")
-            stage.cluster.admin("fault", node=node.number, point=name, action=action)
+            stage.arm(node, name, action)
         stage.hold(1.0, 3.0)
         if stage.target != "all":
             stage.served(f"{name}={action}")
-        for node in stage.cluster.nodes.values():
-            if node.ready:
-                try:
-                    stage.cluster.admin("fault", node=node.number, clear=True)
-                except AskError:
-                    stage.note(f"{node} does not answer any more")
+        stage.disarm()
 
     return act
+
+
+def _crash(name: str, provoke: Callable[[Stage, NodeProcess], None], action: str) -> Callable[[Stage], None]:
+    """The victim ends at a point that it is made to come by; the others go on, and it recovers."""
+
+    def act(stage: Stage) -> None:
+        (node,) = stage.victims()
+        stage.arm(node, name, action)
+        deadline_s = time.monotonic() + CRASH_TIMEOUT_S
+        while not node.has_ended and time.monotonic() < deadline_s:
+            provoke(stage, node)
+        if not node.has_ended:
+            raise ClusterFailed(f"{node} did not come by {name} in {CRASH_TIMEOUT_S} s")
+        stage.note(f"{node} has ended")
+        stage.served("one has ended")
+
+    return act
+
+
+def _wait(stage: Stage, _node: NodeProcess) -> None:
+    """Records come in, segments begin and are closed."""
+    stage.hold(0.05, 0.1)
+
+
+def _move_leaders(stage: Stage, node: NodeProcess) -> None:
+    """Every move is a term: everybody votes."""
+    for partition in range(stage.load.partitions):
+        try:
+            leader = stage.cluster.leader(stage.load.topic, partition)
+            others = [other for other in stage.cluster.nodes if other not in (leader, node.number)]
+            stage.transfer(partition, stage.rng.choice(others))
+        except (AskError, ClusterFailed) as error:
+            stage.note(f"no transfer: {error}")
+    stage.hold(0.05, 0.2)
+
+
+def _trim(stage: Stage, _node: NodeProcess) -> None:
+    """The log start moves up, to where all consumers are past."""
+    stage.trims += 1
+    stage.load.delete_records(min(5 * stage.trims, 50))
+    stage.hold(0.2, 0.4)
+
+
+def _diverge(stage: Stage, node: NodeProcess) -> None:
+    """It gets records that nobody else has, and has to give them up."""
+    stage.cluster.network.isolate(node.number, stage.cluster.nodes)
+    stage.hold(1.0, 1.5)
+    stage.cluster.network.heal(reset=True)
+    stage.hold(1.0, 1.5)
+    if not node.has_ended and stage.cluster.leader(stage.load.topic) != node.number:
+        try:
+            stage.transfer(0, node.number)
+        except AskError as error:
+            stage.note(f"no transfer: {error}")
+
+
+def _many_commands(stage: Stage, _node: NodeProcess) -> None:
+    """Enough for a snapshot of the cluster's state."""
+    stage.load.alter_topic(100)
+
+
+def _replace(stage: Stage, node: NodeProcess) -> None:
+    """The victim is given a replica, or takes part in giving one away."""
+    stage.reassign_one(node.number)
+    stage.hold(1.0, 1.5)
 
 
 # --- what operators do -----------------------------------------------------------------------------------------------
@@ -249,9 +339,8 @@ def _transfer(stage: Stage) -> None:
         for partition in range(stage.load.partitions):
             leader = stage.cluster.leader(stage.load.topic, partition)
             target = stage.rng.choice([number for number in stage.cluster.nodes if number != leader])
-            stage.note(f"transfer {partition} from {leader} to {target}")
             try:
-                stage.cluster.admin("transfer-leader", topic=stage.load.topic, partition=partition, target=target)
+                stage.transfer(partition, target)
             except AskError as error:
                 stage.note(f"transfer refused: {error}")
         stage.hold(0.1, 0.5)
@@ -303,19 +392,30 @@ def _storm(stage: Stage) -> None:
 
 # --- all of them -----------------------------------------------------------------------------------------------------
 
-_CRASH_POINTS = (
-    "writer.before-sync",
-    "writer.after-sync",
-    "segment.between-data-and-rows",
-    "segment.torn-data",
-    "segment.torn-row",
-    "segment.begin",
-    "segment.close",
-    "votes.before-write",
-    "votes.after-sync",
-    "state.before-replace",
-    "state.after-replace",
-    "cluster.apply",
+_CRASHES: Sequence[tuple[str, Callable[[Stage, NodeProcess], None], Sequence[str]]] = (
+    ("writer.before-write", _wait, ("leader", "follower")),
+    ("writer.before-sync", _wait, ("leader", "follower")),
+    ("writer.after-sync", _wait, ("leader", "follower")),
+    ("segment.between-data-and-rows", _wait, ("leader", "follower")),
+    ("segment.torn-data", _wait, ("leader", "follower")),
+    ("segment.torn-row", _wait, ("leader", "follower")),
+    ("segment.begin", _wait, ("leader", "follower")),
+    ("segment.close", _wait, ("leader", "follower")),
+    ("segment.wipe-rows", _diverge, ("leader",)),
+    ("votes.before-write", _move_leaders, ("leader", "follower")),
+    ("votes.after-sync", _move_leaders, ("leader", "follower")),
+    ("state.before-replace", _trim, ("leader", "follower")),
+    ("state.after-replace", _trim, ("leader", "follower")),
+    ("log.trim", _trim, ("leader", "follower")),
+    ("replica.apply", _wait, ("leader", "follower")),
+    ("cluster.apply", _many_commands, ("config leader", "follower")),
+    ("cluster.snapshot", _many_commands, ("config leader",)),
+    ("members.before-change", _replace, ("leader",)),
+    ("members.after-change", _replace, ("leader",)),
+    ("members.begin", _replace, ("follower",)),
+    ("fill.piece", _replace, ("follower",)),
+    ("fill.open", _replace, ("follower",)),
+    ("produce.answer", _wait, ("leader",)),
 )
 _HALVES = ("segment.torn-data", "segment.torn-row")  # points that end the process by themselves when dropped
 _FULL = {"storage.segment.bytes": str(1 << 20)}
@@ -357,10 +457,17 @@ SCENARIOS: Sequence[Scenario] = (
     Scenario("rolling restart", "all", _roll, short=True),
     Scenario("storm", "all", _storm),
     *(
-        Scenario(f"crash at {name}", target, _point(name, action), faults=True, ends=True, value_bytes=4_000)
-        for name in _CRASH_POINTS
-        for target in ("leader", "follower")
-        for action in ("drop,skip:20" if name in _HALVES else "crash",)
+        Scenario(
+            f"crash at {name}",
+            target,
+            _crash(name, provoke, "drop,skip:20" if name in _HALVES else "crash"),
+            nodes=4 if provoke is _replace else 3,
+            faults=True,
+            ends=True,
+            value_bytes=4_000,
+        )
+        for name, provoke, targets in _CRASHES
+        for target in targets
     ),
     *(
         Scenario(f"{name} {action}", target, _point(name, action), faults=True, ends="error" in action)
@@ -370,7 +477,15 @@ SCENARIOS: Sequence[Scenario] = (
             ("disk.sync", "error:EIO,count:1"),
             ("disk.write", "error:EIO,count:1"),
             ("disk.write", "error:ENOSPC,count:50"),
+            ("disk.rename", "error:EIO,count:1"),
+            ("disk.sync-directory", "error:EIO,count:1"),
+            ("disk.read", "delay:100"),
+            ("log.append", "error:EIO,count:1"),
+            ("log.term", "error:EIO,count:1"),
+            ("log.entries", "delay:600,count:5"),
             ("log.read", "delay:20"),
+            ("replica.save", "drop"),
+            ("peers.call", "delay:100,count:20"),
             ("fetch.read", "delay:200"),
             ("replica.apply", "delay:100,count:20"),
             ("replica.ready", "drop,count:2000"),

@@ -14,6 +14,8 @@ from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin._config import AlterConfigOpType, ConfigEntry, ConfigResource
+from confluent_kafka.admin._resource import ResourceType
 from confluent_kafka.cimpl import NewTopic
 
 from tests.server.client import Client, batch_of
@@ -340,6 +342,7 @@ class Load:
         self.partitions = partitions
         self.value_bytes = value_bytes
         self.history = History()
+        self._admin = AdminClient({"bootstrap.servers": self.bootstrap, **CLIENT})
         create_topic(self.bootstrap, topic, partitions, replication)
         self._producers: list[_Worker] = [
             RecordProducer("ida", self, idempotent=True, per_second=per_second),
@@ -396,6 +399,22 @@ class Load:
             if time.monotonic() > deadline_s:
                 raise TimeoutError(f"the cluster took {found} records a partition in {timeout_s} s, not {count}")
             time.sleep(0.02)
+
+    def delete_records(self, offset: int) -> None:
+        """Everything before `offset`, in every partition; consumers are past it long since."""
+        partitions = [TopicPartition(self.topic, number, offset) for number in range(self.partitions)]
+        for future in self._admin.delete_records(partitions, request_timeout=5, operation_timeout=5).values():
+            with contextlib.suppress(KafkaException):
+                future.result(10)
+
+    def alter_topic(self, times: int) -> None:
+        """So many commands for the cluster's own log."""
+        for number in range(times):
+            entry = ConfigEntry("retention.ms", str(86_400_000 + number), incremental_operation=AlterConfigOpType.SET)
+            resource = ConfigResource(ResourceType.TOPIC, self.topic, incremental_configs=[entry])
+            for future in self._admin.incremental_alter_configs([resource], request_timeout=5).values():
+                with contextlib.suppress(KafkaException):
+                    future.result(10)
 
     def _read_all(self) -> None:
         """Every partition from its start to its end, by a client that knows nothing."""
