@@ -5,11 +5,14 @@ from random import Random
 
 import pytest
 
+from tidelog.cluster import AllotProducerIds, Machine, decode_command, encode_command
 from tidelog.raft import Configuration, Entry, EntryKind
 from tidelog.wire.records import Record, build_batch
 
+from .administrator import Administrator
 from .disk import SimDisk
 from .history import History, Violation, is_quorum
+from .invariants import Invariants
 from .shadow import Shadow
 
 ALONE = Configuration((1,))
@@ -243,3 +246,100 @@ def test_a_quorum_is_more_than_half_of_every_set_of_voters() -> None:
     assert not is_quorum({1, 2, 9}, Configuration((1, 2, 3, 4, 5)))
     assert is_quorum({1, 2, 4, 5}, Configuration((1, 2, 3), outgoing=(3, 4, 5)))
     assert not is_quorum({1, 2, 3}, Configuration((1, 2, 3), outgoing=(3, 4, 5)))
+
+
+# What is made of the log
+
+
+def committed(invariants: Invariants, group: int, *batches: bytearray) -> None:
+    """These batches are all that was ever committed."""
+    history = invariants.history(group)
+    for index, batch in enumerate(batches, start=1):
+        entry = Entry(index, 1, EntryKind.DATA, bytes(batch))
+        history.entry_appended(1, 1 if index > 1 else 0, entry)
+        history.entry_committed(1, index, 1, 1)
+
+
+def of_producer(sequence: int, records: int, offset: int) -> bytearray:
+    content = [Record(b"v")] * records
+    return build_batch(content, offset, 1, producer_id=4, producer_epoch=0, base_sequence=sequence)
+
+
+def command(content: bytes, offset: int) -> bytearray:
+    return build_batch([Record(content)], offset, 1)
+
+
+def test_a_batch_of_an_idempotent_producer_that_is_there_twice_or_missing_is_noticed() -> None:
+    invariants = Invariants()
+    committed(invariants, 1, of_producer(0, 2, 0), of_producer(2, 1, 2))
+    invariants.check_producers(1)
+    for wrong in (0, 1):
+        invariants = Invariants()
+        committed(invariants, 1, of_producer(0, 2, 0), of_producer(2 * wrong + wrong, 1, 2))
+        with broken("an idempotent producer's batches"):
+            invariants.check_producers(1)
+
+
+def test_producers_that_two_nodes_know_differently_at_one_index_are_noticed() -> None:
+    invariants = Invariants()
+    invariants.producers_known(1, group=1, index=7, state=b"one")
+    invariants.producers_known(2, group=1, index=8, state=b"two")
+    invariants.producers_known(2, group=2, index=7, state=b"two")
+    with broken("producers are known alike"):
+        invariants.producers_known(2, group=1, index=7, state=b"two")
+
+
+def test_a_state_of_the_cluster_that_differs_at_one_offset_is_noticed() -> None:
+    invariants, machine = Invariants(), Machine()
+    invariants.command_applied(1, 4, machine)
+    invariants.command_applied(2, 4, Machine())
+    machine.apply(AllotProducerIds(5))
+    invariants.command_applied(1, 5, machine)
+    with broken("the cluster's state is the same"):
+        invariants.command_applied(2, 4, machine)
+
+
+def test_a_state_that_the_commands_from_the_start_do_not_give_is_noticed() -> None:
+    invariants, machine = Invariants(), Machine()
+    machine.apply(AllotProducerIds(5))
+    commands = [AllotProducerIds(5), machine.snapshot(), AllotProducerIds(7)]
+    committed(invariants, 1, *(command(encode_command(do), offset) for offset, do in enumerate(commands)))
+    machine.apply(AllotProducerIds(7))
+    invariants.check_replay(1, machine)
+    machine.apply(AllotProducerIds(1))
+    with broken("replay gives the same state"):
+        invariants.check_replay(1, machine)
+
+
+def test_an_acknowledged_batch_must_be_committed_where_the_client_was_told() -> None:
+    invariants = Invariants()
+    committed(invariants, 1, command(b"first", 0), command(b"second", 1))
+    invariants.acknowledged(1, 1, b"second")
+    with broken("an acknowledgement names the batch"):
+        invariants.acknowledged(1, 0, b"second")
+    with broken("what is acknowledged is committed"):
+        invariants.acknowledged(1, 2, b"third")
+
+
+def test_a_disk_that_is_lost_takes_votes_and_logs_with_it_but_not_what_they_did() -> None:
+    invariants = Invariants()
+    invariants.add_node(2, SimDisk(Random(0)), "")
+    history = invariants.history(1)
+    history.voted(2, term=5, candidate=1)
+    invariants.shadow(2, 1).appended(noops(1))
+    invariants.lost(2)
+    assert invariants.shadow(2, 1).last == 0
+    history.voted(2, term=5, candidate=3)
+    assert history.has_vote_of(2, 5, 1)
+    assert history.has_vote_of(2, 5, 3)
+
+
+def test_most_commands_of_the_administrator_can_be_carried_out_and_topics_come_and_go() -> None:
+    machine, administrator = Machine(), Administrator([1, 2, 3], Random(1))
+    done = rejected = created = 0
+    for _ in range(400):
+        applied = machine.apply(decode_command(administrator.command(machine.state)))
+        done, rejected = done + (applied.rejection is None), rejected + (applied.rejection is not None)
+        created += len(applied.created)
+    assert done > rejected > 0
+    assert created > 20

@@ -32,7 +32,9 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
         description="Without --dir and --backup: compares the replicas of a running cluster. Exit status 1 when "
         "anything differs, is damaged, or could not be looked at.",
     )
-    parser.add_argument("streams", metavar="STREAM", type=stream_name, nargs="*", help="default: all")
+    parser.add_argument(
+        "streams", metavar="STREAM", type=stream_name, nargs="*", help="default: all; with --dir, by number"
+    )
     where = parser.add_mutually_exclusive_group()
     where.add_argument("--dir", metavar="DATA", help="the data folder of a node that does not run")
     where.add_argument("--backup", metavar="DIR", help="the folder of a backup")
@@ -65,7 +67,30 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _verify_folder(path: str, streams: Sequence[str], line: StatusLine) -> tuple[dict[str, int], list[str]]:
-    raise CommandError("not there yet")
+    from tidelog.storage import RealDisk, StorageError, verify_directory
+
+    if not all(name.isdecimal() for name in streams):
+        raise CommandError("with --dir, name streams by their numbers, as their folders in DATA/streams have them")
+    wanted = frozenset(map(int, streams)) or None
+    found: set[int] = set()
+    problems: list[str] = []
+    entries = size = pending = 0
+    try:
+        for report in verify_directory(RealDisk(), path, streams=wanted):
+            problems.extend(report.problems)
+            pending += len(report.pending)
+            entries += report.entries
+            size += report.length
+            if report.stream is not None:
+                found.add(report.stream)
+                line.show(f"stream {report.stream}: {size >> 20} MiB checked")
+    except (StorageError, OSError) as error:
+        raise CommandError(f"{path} cannot be checked: {error}") from None
+    problems.extend(f"there is no stream {stream} in {path}" for stream in sorted((wanted or frozenset()) - found))
+    summary = {"streams": len(found), "entries": entries, "bytes": size}
+    if pending:
+        summary["unfinished, for the next start to put in order"] = pending
+    return summary, problems
 
 
 # --- a backup ---------------------------------------------------------------------------------------------------------
