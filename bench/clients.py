@@ -2,8 +2,8 @@
 
     produce BYTES ROUNDS [PARTITIONS]             as fast as it goes, each round until everything is acknowledged
     consume BYTES ROUNDS [PARTITIONS]             from the beginning, each round anew
-    pace    RATE SECONDS [PARTITIONS [SAMPLED]]   so many records a second, in steps; how long until the delivery
-                                                  report, of one record in so many
+    pace    RATE SECONDS [PARTITIONS SAMPLED LINGER_MS]   so many records a second, in steps; how long until the
+                                                  delivery report, of one record in so many
     follow  COUNT SKIPPED                         until so many records have come; how long each took since it was made,
                                                   but for the first
 
@@ -22,6 +22,7 @@ from typing import Any
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, Message, Producer, TopicPartition
 
 VALUE_BYTES = 1024
+LINGER_MS = 5  # librdkafka's default
 STEP_S = 0.01  # coarse on purpose: a Python loop that paces finely burns the core it measures
 SKIPPED_S = 0.5  # of a paced run: connections and caches get warm
 CONSUMED_AT_ONCE = 10_000
@@ -76,7 +77,7 @@ def _flush(producer: Producer) -> None:
 
 def produce(bootstrap: str, topic: str, round_bytes: int, rounds: int, partitions: int = 1) -> Outcome:
     outcome = Outcome()
-    producer = _producer(bootstrap, 5, **{"delivery.report.only.error": True, "on_delivery": _fail_undelivered})
+    producer = _producer(bootstrap, LINGER_MS, **{"delivery.report.only.error": True, "on_delivery": _fail_undelivered})
     value = os.urandom(VALUE_BYTES)
     _say_ready()
     begun_cpu_s = time.process_time()
@@ -116,9 +117,11 @@ def consume(bootstrap: str, topic: str, round_bytes: int, rounds: int, partition
     return outcome
 
 
-def pace(bootstrap: str, topic: str, rate: int, seconds: int, partitions: int = 1, sampled: int = 1) -> Outcome:
+def pace(
+    bootstrap: str, topic: str, rate: int, seconds: int, partitions: int = 1, sampled: int = 1, linger_ms: int = 0
+) -> Outcome:
     outcome = Outcome()
-    producer = _producer(bootstrap, 0)
+    producer = _producer(bootstrap, linger_ms)
     padding = os.urandom(VALUE_BYTES - _MADE_NS.size)
 
     def report(error: KafkaError | None, message: Message) -> None:

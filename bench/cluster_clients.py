@@ -10,7 +10,7 @@ import statistics
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from bench.clients import VALUE_BYTES, Outcome
+from bench.clients import LINGER_MS, VALUE_BYTES, Outcome
 from bench.cluster import REQUIRED, FloorCluster, floor_cluster
 from bench.cluster_nodes import Cluster, running_cluster
 from bench.frames import MIB
@@ -80,14 +80,14 @@ class _Clients:
 
     def _pace(self, rate_mb: float) -> Line:
         records = int(rate_mb * MB / VALUE_BYTES)
-        outcome, cpu_s = self._run("pace", records, PACE_S, self._streams, SAMPLED)
+        outcome, cpu_s = self._run("pace", records, PACE_S, self._streams, SAMPLED, LINGER_MS)
         p50, p99 = (percentile(outcome.latencies_ms, share) for share in (0.5, 0.99))
         all_gb = rate_mb * PACE_S / 1e3
         nodes = " + ".join(f"{used / all_gb:.1f}" for used in cpu_s)
         return Line(
             f"{self._name}, at {rate_mb:.0f} MB/s",
             f"p50 {p50:.1f} ms",
-            note=f"p99 {p99:.1f}, worst {max(outcome.latencies_ms):.1f} ms; CPU s/GB: nodes {nodes}",
+            note=f"p99 {p99:.1f} (linger {LINGER_MS} included), worst {max(outcome.latencies_ms):.1f} ms; CPU s/GB: nodes {nodes}",
             raw={"mb_per_s": rate_mb, "p50_ms": p50, "p99_ms": p99, "node_cpu_s": cpu_s},
         )
 

@@ -38,23 +38,21 @@ class Inside:
     """Commands run in this process, which need not import everything each time; those that read stdin, in their own."""
 
     def __init__(self, bootstrap: str, capsys: pytest.CaptureFixture[str]) -> None:
-        self._bootstrap = bootstrap
+        self.bootstrap = bootstrap
         self._capsys = capsys
 
-    def run(self, *arguments: str) -> tuple[int, str]:
-        self._capsys.readouterr()
-        return main([*arguments, "--bootstrap", self._bootstrap]), self._capsys.readouterr().out
-
     def __call__(self, *arguments: str) -> str:
-        status, out = self.run(*arguments)
-        assert status == 0, out
-        return out
+        self._capsys.readouterr()
+        status = main([*arguments, "--bootstrap", self.bootstrap])
+        captured = self._capsys.readouterr()
+        assert status == 0, captured
+        return captured.out
 
     def parsed(self, *arguments: str) -> Any:
         return json.loads(self(*arguments, "--json"))
 
     def produce(self, stream: str, lines: bytes, *arguments: str) -> None:
-        Tidelog(self._bootstrap).succeed("produce", stream, *arguments, stdin=lines)
+        Tidelog(self.bootstrap).succeed("produce", stream, *arguments, stdin=lines)
 
 
 def eventually(holds: Callable[[], bool], what: str) -> None:
@@ -65,7 +63,7 @@ def eventually(holds: Callable[[], bool], what: str) -> None:
 
 
 def healthy(tidelog: Inside) -> bool:
-    return tidelog.run("cluster", "status")[0] == 0
+    return main(["cluster", "status", "--bootstrap", tidelog.bootstrap]) == 0
 
 
 def leaders(tidelog: Inside, stream: str) -> list[int]:
@@ -161,11 +159,19 @@ def test_one_node_alone_comes_back_with_its_records(tmp_path: Path, capsys: pyte
     tidelog = Inside(up.bootstrap, capsys)
     tidelog("stream", "create", "kept")
     tidelog.produce("kept", b"a\n")
+    folder = str(tmp_path / "data" / "node-1")
+    assert main(["verify", "--dir", folder]) == 1
+    assert "in use by another process" in capsys.readouterr().err
     assert up.stop() == 0, up.log()
+    assert main(["verify", "--dir", folder]) == 0
     up = Up(tmp_path, "--port", "0")  # as many as there are
     assert "nodes=1" in up.ready
     assert Inside(up.bootstrap, capsys)("consume", "kept", "--exit") == "a\n"
     up.kill()
+    state = max((tmp_path / "data" / "node-1" / "streams").iterdir()) / "stream.json"
+    state.write_bytes(state.read_bytes()[:-1] + b"x")
+    assert main(["verify", "--dir", folder]) == 1
+    assert "stream.json" in capsys.readouterr().out
 
 
 def test_demo_tells_its_story_and_ends() -> None:

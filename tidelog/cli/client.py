@@ -10,6 +10,7 @@ imported where it is used: `tidelog --help` must not wait for it.
 import argparse
 import os
 import socket
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import contextmanager, suppress
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from confluent_kafka.admin import TopicDescription
 
 BOOTSTRAP_DEFAULT = "127.0.0.1:9092"
+RETRY_S = 0.2
 ANSWER_S_MAX = 10.0  # for any question to the cluster that is not a stream of records
 
 Answer = TypeVar("Answer")
@@ -30,6 +32,10 @@ Answer = TypeVar("Answer")
 
 class UnknownStream(CommandError):
     """The cluster has no stream of this name."""
+
+
+class LeaderMoving(CommandError):
+    """A partition has no leader, or another one: for now."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,6 +178,16 @@ class Cluster:
 
     def offsets(self, stream: str, partitions: list[int], spec: Any) -> dict[int, int]:
         """What an `OffsetSpec` means in each partition; -1 when nothing is that young."""
+        give_up = time.monotonic() + ANSWER_S_MAX
+        while True:
+            try:
+                return self._offsets(stream, partitions, spec)
+            except LeaderMoving:
+                if time.monotonic() > give_up:
+                    raise
+            time.sleep(RETRY_S)
+
+    def _offsets(self, stream: str, partitions: list[int], spec: Any) -> dict[int, int]:
         from confluent_kafka import TopicPartition
 
         futures = self.admin.list_offsets(
@@ -208,6 +224,14 @@ def refusal(error: "KafkaError", bootstrap: str, stream: str) -> CommandError:
             )
         case KafkaError.TOPIC_ALREADY_EXISTS:
             return CommandError(f"stream {stream} exists already: change it with `tidelog stream alter {stream}`")
+        case (
+            KafkaError.LEADER_NOT_AVAILABLE
+            | KafkaError.NOT_LEADER_FOR_PARTITION
+            | KafkaError.OFFSET_NOT_AVAILABLE
+            | KafkaError.FENCED_LEADER_EPOCH
+            | KafkaError.UNKNOWN_LEADER_EPOCH
+        ):
+            return LeaderMoving(f"stream {stream}: a partition has no leader now; see `tidelog cluster status`")
         case KafkaError._TIMED_OUT | KafkaError._TRANSPORT | KafkaError._ALL_BROKERS_DOWN:
             return _silence(bootstrap)
         case _:

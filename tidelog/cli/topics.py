@@ -1,13 +1,15 @@
 """Streams and consumer groups as a backup keeps them: names, ids, settings, positions."""
 
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from uuid import UUID
 
 from tidelog.cli import CommandError
-from tidelog.cli.admin import Admin, reason
-from tidelog.cli.client import UnknownStream
+from tidelog.cli.admin import RETRY_S, Admin, Refused, reason
+from tidelog.cli.client import ANSWER_S_MAX, UnknownStream
 from tidelog.cli.link import Unreachable
+from tidelog.cli.raw_log import is_for_now
 from tidelog.wire.errors import ErrorCode
 from tidelog.wire.messages import (
     DescribeConfigsRequest,
@@ -67,24 +69,38 @@ def _configs(admin: Admin, name: str) -> dict[str, str]:
 
 def read_groups(admin: Admin) -> Positions:
     """The positions of every group, from every node's coordinators."""
+    give_up = time.monotonic() + ANSWER_S_MAX
+    while True:
+        try:
+            return _read_groups(admin)
+        except (Refused, Unreachable) as error:  # coordinators are moving
+            if time.monotonic() > give_up or not is_for_now(error):
+                raise
+        time.sleep(RETRY_S)
+
+
+def _read_groups(admin: Admin) -> Positions:
     groups: set[str] = set()
     for node in admin.cluster().nodes:
         if node.alive:
-            try:
-                groups |= {group.group_id for group in admin.ask_node(node.node, ListGroupsRequest()).groups}
-            except Unreachable:
-                continue  # it died meanwhile; its groups move to another coordinator
+            answer = admin.ask_node(node.node, ListGroupsRequest())
+            _raise(answer.error_code, f"groups of node {node.node}")
+            groups |= {group.group_id for group in answer.groups}
     positions: Positions = {}
     for group in sorted(groups):
         wanted = OffsetFetchRequestGroup(group_id=group, topics=None)
         answer = admin.ask_node(coordinator(admin, group), OffsetFetchRequest(groups=[wanted])).groups[0]
-        if answer.error_code:
-            raise CommandError(f"group {group}: {reason(answer.error_code)}")
+        _raise(answer.error_code, f"group {group}")
         positions[group] = {
             topic.name: {str(each.partition_index): each.committed_offset for each in topic.partitions}
             for topic in answer.topics
         }
     return positions
+
+
+def _raise(code: int, what: str, message: str | None = None) -> None:
+    if code:
+        raise Refused(code, f"{what}: {reason(code, message)}")
 
 
 def commit_positions(admin: Admin, group: str, stream: str, offsets: dict[int, int]) -> None:
@@ -111,6 +127,5 @@ def coordinator(admin: Admin, group: str) -> int:
         FindCoordinatorRequest(key_type=0, coordinator_keys=[group]),
         retried=lambda answer: answer.coordinators[0].error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE,
     ).coordinators[0]
-    if found.error_code:
-        raise CommandError(f"group {group}: {reason(found.error_code, found.error_message)}")
+    _raise(found.error_code, f"group {group}", found.error_message)
     return found.node_id

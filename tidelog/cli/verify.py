@@ -87,10 +87,7 @@ def _verify_folder(path: str, streams: Sequence[str], line: StatusLine) -> tuple
     except (StorageError, OSError) as error:
         raise CommandError(f"{path} cannot be checked: {error}") from None
     problems.extend(f"there is no stream {stream} in {path}" for stream in sorted((wanted or frozenset()) - found))
-    summary = {"streams": len(found), "entries": entries, "bytes": size}
-    if pending:
-        summary["unfinished, for the next start to put in order"] = pending
-    return summary, problems
+    return {"streams": len(found), "entries": entries, "bytes": size, "pending": pending}, problems
 
 
 # --- a backup ---------------------------------------------------------------------------------------------------------

@@ -97,7 +97,7 @@ class Controller:
         self._watch(configuration.members, broker.now())
         if not broker.state.cluster_id:
             await self._found(sorted(replica.group.configuration.voters))
-        elif broker.state.founded:
+        elif broker.state.founded and not configuration.joint:
             group0 = (configuration.voters, configuration.learners)
             self._carry_out(
                 self._planner.plan(broker.state, self.health(), group0, broker.now(), broker.settings.node_id)

@@ -20,6 +20,7 @@ HEAD_BYTES = 6  # a frame's size and the request's key, which says how large it 
 SMALL_BYTES = 16 << 10  # a frame received in parts up to this size has memory of its own, a larger one the pool's
 GRANT_BYTES_MIN = 16 << 10  # memory that a frame gets when its first bytes have come,
 GRANT_FACTOR = 4  # or so many times what has come of it
+PROVEN_BYTES_MAX = 4 << 20
 
 _NOTHING = memoryview(b"")
 _HEAD = struct.Struct(">ih")
@@ -47,6 +48,7 @@ class Frames:
         self._frame: memoryview | None = None  # a frame received in parts: memory for as much as came, or will soon
         self._frame_bytes = 0  # its size
         self._filled = 0
+        self._proven = 0  # frames up to this size get their memory at once: about as large a one has come before
         self._unsplit = _NOTHING  # read, and not looked at yet
 
     @property
@@ -122,7 +124,7 @@ class Frames:
         """The beginning of a frame has come; true when it stays where it lies."""
         part = data[start:]
         self._frame_bytes, self._filled = size, len(part)
-        granted = min(size, max(GRANT_BYTES_MIN, GRANT_FACTOR * len(part)))
+        granted = size if size <= self._proven else min(size, max(GRANT_BYTES_MIN, GRANT_FACTOR * len(part)))
         if granted == size and size > SMALL_BYTES and in_room and start + size <= len(self._room):
             self._frame = self._room[start : start + size]
             return True
@@ -147,4 +149,5 @@ class Frames:
             self._frame = grown
             return
         self._frame = None
+        self._proven = max(self._proven, min(PROVEN_BYTES_MAX, self._frame_bytes + self._frame_bytes // 8))
         self._take(frame)

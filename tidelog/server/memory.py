@@ -16,7 +16,8 @@ from collections import deque
 CHUNK_BYTES = 4 << 20
 READ_BYTES_MIN = 64 << 10  # room that a read is offered at least; with less left, the next chunk is begun
 SIZE_MIN = 64 << 10
-LOOKS_MAX = 8  # buffers that are looked at before a new one is made: they are let go in about the order of their use
+LOOKS_MAX = 8  # buffers that are looked at before a new one is made
+_PLACES = (0, 1, 2, 3, -1, -2, -3, -4)  # most are let go in the order of their use, some at once
 _UNUSED = 3  # references to a buffer that only the pool has: the queue's, the variable's and the question's own
 
 
@@ -31,7 +32,7 @@ class BufferPool:
         """A buffer of at least `size` bytes, with anything in it; None when the pool has reached its bound."""
         rounded = max(SIZE_MIN, 1 << (size - 1).bit_length())
         queue = self._buffers.setdefault(rounded, deque())
-        for place in range(min(LOOKS_MAX, len(queue))):
+        for place in range(len(queue)) if len(queue) <= LOOKS_MAX else _PLACES:
             buffer = queue[place]
             if sys.getrefcount(buffer) == _UNUSED:
                 del queue[place]

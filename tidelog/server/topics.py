@@ -92,9 +92,9 @@ def place(broker: "Broker", partitions: int, replication: int, leader_rack: str 
         raise TopicError(
             ErrorCode.INVALID_REPLICATION_FACTOR, f"replication {replication}; there are {len(usable)} nodes"
         )
-    placed = placement.place(
-        list(state.nodes.values()), load.replicas, load.leaders, partitions, replication, leader_rack
-    )
+    alive = [node for node in usable if broker.is_alive(node.node)]
+    chosen_from = alive if len(alive) >= replication else usable
+    placed = placement.place(chosen_from, load.replicas, load.leaders, partitions, replication, leader_rack)
     load.add(placed)
     return placed
 

@@ -1,5 +1,7 @@
 """What administrators ask and change: by Tidelog's own requests and by Kafka's, through any node."""
 
+from pathlib import Path
+
 import pytest
 
 from tests.server.client import batch_of
@@ -11,11 +13,15 @@ from tidelog.wire.messages import (
     AlterPartitionReassignmentsRequest,
     AlterPartitionReassignmentsRequestPartition,
     AlterPartitionReassignmentsRequestTopic,
+    DeleteRecordsRequest,
+    DeleteRecordsRequestPartition,
+    DeleteRecordsRequestTopic,
     DescribeQuorumRequest,
     DescribeQuorumRequestPartition,
     DescribeQuorumRequestTopic,
     ElectLeadersRequest,
     ElectLeadersRequestTopic,
+    InitProducerIdRequest,
     ListPartitionReassignmentsRequest,
     ListPartitionReassignmentsRequestTopic,
     ReadSegmentRequest,
@@ -286,6 +292,76 @@ async def test_closed_segments_are_listed_and_handed_out(world: World) -> None:
         for name, value in change.items():
             setattr(asked, name, value)
         assert (await reader.ask(asked)).error_code == error
+
+
+async def test_replicas_with_the_same_records_have_the_same_checksum(world: World) -> None:
+    cluster = await started(world)
+    await cluster.create("t", [1, 2])
+    client = await cluster.connect(1)
+    for number in range(20):
+        await client.produce("t", batch_of(str(number) * 50_000, "second"))
+    await until(lambda: cluster[2].high_watermark("t") == 40)
+
+    async def checksum(node: int, start: int, end: int) -> dict[str, int]:
+        return await cluster[node].admin("checksum", topic="t", partition=0, start=start, end=end)
+
+    for start, end in ((0, 40), (0, 1), (7, 33), (40, 40)):
+        first, second = await checksum(1, start, end), await checksum(2, start, end)
+        assert first == second
+        assert (first["start"], first["end"], first["batches"]) == (start, end, (end + 1) // 2 - start // 2)
+    assert (await checksum(1, 0, 2))["crc"] != (await checksum(1, 2, 4))["crc"]
+    for start, end, error in (
+        (0, 41, ErrorCode.OFFSET_NOT_AVAILABLE),
+        (-1, 2, ErrorCode.INVALID_REQUEST),
+        (3, 2, ErrorCode.INVALID_REQUEST),
+    ):
+        response = await cluster[2].ask_admin("checksum", topic="t", partition=0, start=start, end=end)
+        assert response.error_code == error
+    await client.ask(
+        DeleteRecordsRequest(
+            topics=[
+                DeleteRecordsRequestTopic(
+                    name="t", partitions=[DeleteRecordsRequestPartition(partition_index=0, offset=4)]
+                )
+            ],
+            timeout_ms=10_000,
+        )
+    )
+    response = await cluster[1].ask_admin("checksum", topic="t", partition=0, start=0, end=10)
+    assert response.error_code == ErrorCode.OFFSET_OUT_OF_RANGE
+
+
+async def test_a_damaged_replica_says_so(world: World) -> None:
+    cluster = await started(world, storage_segment_bytes=1 << 20, storage_tail_cache_bytes=1)
+    await cluster.create("t", [1, 2])
+    client = await cluster.connect(1)
+    for _ in range(6):
+        await client.produce("t", batch_of(b"x" * 300_000))
+    await until(lambda: cluster[2].high_watermark("t") == 6)
+    await until(lambda: bool(cluster[2].replica("t").log.closed_segments()))
+    found = await cluster[2].admin("segments", topic="t", partition=0)
+    _damage(cluster[2], found["stream"])
+    response = await cluster[2].ask_admin("checksum", topic="t", partition=0, start=0, end=6)
+    assert response.error_code == ErrorCode.CORRUPT_MESSAGE
+    assert (await cluster[1].admin("checksum", topic="t", partition=0, start=0, end=6))["batches"] == 6
+
+
+def _damage(member: Member, stream: int) -> None:
+    (path,) = Path(member.settings.data_dir).glob(f"streams/{stream}/*1-*0.log")
+    with path.open("r+b") as file:
+        file.seek(1_000)
+        file.write(b"y")
+
+
+async def test_producers_get_different_ids_from_different_nodes(world: World) -> None:
+    cluster = await started(world)
+    ids = [
+        (await (await member.connect()).ask(InitProducerIdRequest())).producer_id
+        for member in cluster.members.values()
+        for _ in range(3)
+    ]
+    assert len(set(ids)) == 9
+    assert min(ids) >= 0
 
 
 def _partition(member: Member, stream: int) -> Partition:

@@ -304,7 +304,8 @@ async def _segments(call: Call, content: Content) -> Content:
 async def _checksum(call: Call, content: Content) -> Content:
     _, partition = _partition_in(call.broker, content)
     start, end = number_in(content, "start"), number_in(content, "end")
-    return await segments.checksum(call.broker, partition.stream, start, end)
+    deadline_ms = call.deadline_ms(number_in(content, "timeout_ms", TIMEOUT_MS))
+    return await segments.checksum(call.broker, partition.stream, start, end, deadline_ms)
 
 
 async def _fault(_call: Call, content: Content) -> Content:

@@ -11,7 +11,14 @@ from typing import TYPE_CHECKING, Any
 
 from tidelog.server.handlers.call import AdminError, Call
 from tidelog.server.replica import Replica
-from tidelog.storage import TransferError, manifest_of, segment_piece
+from tidelog.storage import (
+    CorruptDataError,
+    RangeChecksum,
+    StorageError,
+    TransferError,
+    manifest_of,
+    segment_piece,
+)
 from tidelog.wire.errors import ErrorCode
 from tidelog.wire.messages import READ_SEGMENT_BYTES_MAX, ReadSegmentRequest, ReadSegmentResponse
 
@@ -52,8 +59,32 @@ async def manifest(broker: "Broker", stream: int) -> dict[str, Any]:
     return {**found.to_json(), "high_watermark": replica.high_watermark}
 
 
-async def checksum(_broker: "Broker", _stream: int, _start: int, _end: int) -> dict[str, Any]:
-    raise AdminError(ErrorCode.UNSUPPORTED_VERSION, "not there yet")
+async def checksum(broker: "Broker", stream: int, start: int, end: int, deadline_ms: int) -> dict[str, Any]:
+    """Of the batches that hold the offsets start..end-1, all of them committed. A piece at a time, each in a thread."""
+    replica = _held(broker, stream)
+    if not 0 <= start <= end:
+        raise AdminError(ErrorCode.INVALID_REQUEST, f"offsets {start} to {end}: the end lies before the start")
+    if end > replica.high_watermark:
+        reached = replica.high_watermark
+        raise AdminError(
+            ErrorCode.OFFSET_NOT_AVAILABLE, f"only what is before offset {reached} is known to be committed"
+        )
+    loop = asyncio.get_running_loop()
+    try:
+        rolled = RangeChecksum(replica.log, start, end, replica.group.commit)
+        while (piece := rolled.next_piece()) is not None:
+            if broker.now() > deadline_ms:
+                raise AdminError(
+                    ErrorCode.REQUEST_TIMED_OUT, f"{rolled.bytes} bytes were read: ask for a smaller range"
+                )
+            await loop.run_in_executor(broker.readers, rolled.take, piece)
+    except CorruptDataError as error:
+        raise AdminError(ErrorCode.CORRUPT_MESSAGE, str(error)) from None
+    except StorageError as error:  # deleted, before or meanwhile
+        raise AdminError(ErrorCode.OFFSET_OUT_OF_RANGE, str(error)) from None
+    except OSError as error:
+        raise AdminError(ErrorCode.KAFKA_STORAGE_ERROR, str(error)) from None
+    return {"start": start, "end": end, "crc": rolled.crc, "batches": rolled.batches, "bytes": rolled.bytes}
 
 
 def _held(broker: "Broker", stream: int) -> Replica:
