@@ -87,7 +87,8 @@ class _Clients:
         return Line(
             f"{self._name}, at {rate_mb:.0f} MB/s",
             f"p50 {p50:.1f} ms",
-            note=f"p99 {p99:.1f} (linger {LINGER_MS} included), worst {max(outcome.latencies_ms):.1f} ms; CPU s/GB: nodes {nodes}",
+            note=f"p99 {p99:.1f} (linger {LINGER_MS} included), worst {max(outcome.latencies_ms):.1f} ms; "
+            f"CPU s/GB: nodes {nodes}",
             raw={"mb_per_s": rate_mb, "p50_ms": p50, "p99_ms": p99, "node_cpu_s": cpu_s},
         )
 

@@ -1,4 +1,4 @@
-"""A real cluster of three, as `tidelog up` starts it."""
+"""A real cluster, as `tidelog up` starts it: four nodes, of which three are config servers."""
 
 import json
 import signal
@@ -24,7 +24,7 @@ WAIT_S_MAX = 60
 def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Up]:
     sets = ("storage.segment.bytes=1048576", "group.initial.rebalance.delay.ms=0", "leader.balance.ms=600000")
     arguments = [f"--set={text}" for text in sets]
-    up = Up(tmp_path_factory.mktemp("up"), "--port", "0", "--rack", "east,west,north", *arguments)
+    up = Up(tmp_path_factory.mktemp("up"), "--nodes", "4", "--port", "0", "--rack", "east,west,north", *arguments)
     yield up
     assert up.stop(signal.SIGINT) == 0, up.log()
 
@@ -70,14 +70,15 @@ def leaders(tidelog: Inside, stream: str) -> list[int]:
     return [row["leader"] for row in tidelog.parsed("stream", "describe", stream)["partitions"]]
 
 
-def test_three_nodes_that_are_one_cluster(up: Up, tidelog: Inside) -> None:
-    assert up.ready == f"ready nodes=3 bootstrap={up.bootstrap} dir={up.folder / 'data'}\n"
+def test_four_nodes_that_are_one_cluster(up: Up, tidelog: Inside) -> None:
+    assert up.ready == f"ready nodes=4 bootstrap={up.bootstrap} dir={up.folder / 'data'}\n"
     eventually(lambda: healthy(tidelog), "the cluster is healthy")
     status = tidelog.parsed("cluster", "status")
     assert [(node["node"], node["rack"], node["config"]) for node in status["nodes"]] == [
         (1, "east", "voter"),
         (2, "west", "voter"),
         (3, "north", "voter"),
+        (4, "east", "learner"),
     ]
     assert sorted(node["address"] for node in status["nodes"]) == sorted(up.bootstrap.split(","))
 
@@ -85,14 +86,24 @@ def test_three_nodes_that_are_one_cluster(up: Up, tidelog: Inside) -> None:
 def test_leaders_go_where_they_are_told(tidelog: Inside) -> None:
     tidelog("stream", "create", "moved", "--partitions", "3")
     rows = tidelog.parsed("stream", "describe", "moved")["partitions"]
-    assert [sorted(row["voters"]) for row in rows] == [[1, 2, 3]] * 3
-    assert sorted(leaders(tidelog, "moved")) == [1, 2, 3]
-    other = next(row for row in rows if row["leader"] != 2)
-    tidelog("cluster", "transfer-leader", f"moved:{other['partition']}", "--to", "2")
-    after = tidelog.parsed("stream", "describe", "moved")["partitions"][other["partition"]]
-    assert after["term"] > other["term"]
-    tidelog("stream", "alter", "moved", "--nodes", "2,1,3")
-    eventually(lambda: leaders(tidelog, "moved") == [2, 2, 2], "node 2 leads all")
+    assert [len(row["voters"]) for row in rows] == [3, 3, 3]
+    assert len(set(leaders(tidelog, "moved"))) == 3
+    target = rows[0]["replicas"][1]
+    tidelog("cluster", "transfer-leader", "moved:0", "--to", str(target))
+    assert tidelog.parsed("stream", "describe", "moved")["partitions"][0]["term"] > rows[0]["term"]
+
+
+def test_replicas_go_where_they_are_told(tidelog: Inside) -> None:
+    tidelog("stream", "create", "placed", "--partitions", "2")
+    tidelog.produce("placed", b"a\nb\nc\n")
+    tidelog("stream", "alter", "placed", "--nodes", "4,2,3")
+
+    def placed() -> bool:
+        rows = tidelog.parsed("stream", "describe", "placed")["partitions"]
+        return all((row["leader"], sorted(row["voters"])) == (4, [2, 3, 4]) for row in rows)
+
+    eventually(placed, "node 4 leads, with 2 and 3")
+    assert sorted(tidelog("consume", "placed", "--exit").split()) == ["a", "b", "c"]
 
 
 def test_a_node_that_is_killed_is_started_again(up: Up, tidelog: Inside) -> None:
@@ -137,6 +148,17 @@ def test_backup_and_restore_of_a_cluster_that_serves(tidelog: Inside, tmp_path: 
     assert found["problems"] == []
     assert found["partitions"] == 2
     assert found["bytes"] > len(first)
+
+
+def test_a_node_is_removed_with_everything_moved_off_it(tidelog: Inside) -> None:
+    tidelog("stream", "create", "staying", "--partitions", "4")
+    tidelog.produce("staying", b"a\nb\nc\n")
+    eventually(lambda: healthy(tidelog), "the cluster is healthy")
+    assert tidelog("cluster", "remove-node", "4").startswith("removed node 4: ")
+    rows = tidelog.parsed("stream", "describe", "staying")["partitions"]
+    assert [sorted(row["voters"]) for row in rows] == [[1, 2, 3]] * 4
+    assert [node["node"] for node in tidelog.parsed("cluster", "nodes")] == [1, 2, 3]
+    assert sorted(tidelog("consume", "staying", "--exit").split()) == ["a", "b", "c"]
 
 
 def test_an_address_in_use(tmp_path: Path) -> None:

@@ -95,11 +95,12 @@ async def test_a_change_that_would_cost_the_quorum_is_refused_unless_it_is_force
     assert "quorum" in refused.value.message
     configuration = leader.replica("t").group.configuration
     assert configuration.voters == (1, 2, 3)
-    # With force it is proposed; here it can even be committed, by the two that are there.
+    # With force the leader begins it, and ends it when the other one is back.
     change = asyncio.ensure_future(change_members(leader.broker, stream, (), (), (kept,), force=True))
-    await until(lambda: kept not in leader.replica("t").group.configuration.new_voters)
+    await until(lambda: leader.replica("t").group.configuration != configuration)
+    change.cancel()
     await cluster.start_node(away)
-    await change
+    await until(lambda: voters(cluster, "t") == (1, 2, 3))  # as the topic says
 
 
 async def test_replicas_that_are_away_are_taken_only_by_force(cluster: ClusterWorld) -> None:

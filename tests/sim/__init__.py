@@ -1,4 +1,4 @@
-"""The deterministic simulator: a cluster of real Raft hosts over real storage, in a world that a seed decides.
+"""The deterministic simulator: real Raft hosts, storage, replicas and cluster state, in a world that a seed decides.
 
 Everything that is not deterministic in a data centre is simulated here and drawn from one seed: the order of events
 (`scheduler`), delays and losses (`network`), clocks (`clock`), what a power cut leaves on a disk (`disk`), the faults

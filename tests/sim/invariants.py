@@ -112,15 +112,16 @@ class Invariants:
         if group.role is Role.LEADER and shadow.history.leaders.get(group.term) != node:
             shadow.elected(group.term, group.configuration)
         if group.commit != shadow.commit:
-            # A commit may begin the next configuration at once; it was made under the one before.
             self._commit_moved(shadow, group, shadow.in_force or group.configuration)
         shadow.has_in_force(group.configuration)
         self._check_offsets(shadow, group, log)
 
-    def _commit_moved(self, shadow: Shadow, group: Group, configuration: Configuration) -> None:
+    def _commit_moved(self, shadow: Shadow, group: Group, before: Configuration) -> None:
+        """A commit may begin the next configuration at once: what is before that was committed under the one before."""
         history = shadow.history
+        changed_at = shadow.configurations[-1][0] if shadow.configurations else 0
         for index in shadow.commit_moved(group.commit, group.term):
-            self._check_quorum(shadow, index, configuration)
+            self._check_quorum(shadow, index, group.configuration if 0 < changed_at <= index else before)
             if history.leaders.get(group.term) != shadow.node or history.committed[group.commit] != group.term:
                 raise Violation(
                     "the leader commits first, and by an entry of its term",

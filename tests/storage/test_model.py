@@ -185,7 +185,8 @@ class StoreMachine(RuleBasedStateMachine):
     def take_over(self, stream: int, ahead: int, offsets: int) -> None:
         log, model = self.pair(stream)
         index, term, offset = model.last_index + ahead, model.last_term + 1, model.next_offset + offsets
-        context = struct.pack(">BQQQI", 1, offset, index, index + 5, 10) + b"taken over" + b"producers"
+        start = max(offset, model.start_offset) + 7
+        context = struct.pack(">BQQQQI", 1, offset, start, index, index + 5, 10) + b"taken over" + b"producers"
         log.take_over(index, term, context)
         self.models[stream] = Model(
             first_index=index + 1,
@@ -197,6 +198,7 @@ class StoreMachine(RuleBasedStateMachine):
             committed=index,
         )
         assert log.takeover_context() == context
+        assert log.learned_start == start
         assert log.application == (index + 5, b"producers")
 
     @rule(stream=st.sampled_from(STREAMS))

@@ -274,7 +274,7 @@ def test_taking_over_from_another_replica() -> None:
 
     def take_over(store: Store) -> None:
         log = store.streams[STREAM]
-        log.take_over(6, 4, struct.pack(">BQQQI", 1, 500, 3, 8, 3) + b"new" + b"producers")
+        log.take_over(6, 4, struct.pack(">BQQQQI", 1, 500, 510, 3, 8, 3) + b"new" + b"producers")
         log.append_new(4, EntryKind.DATA, [batch(b"taken over")])
         rest(store)
 
@@ -291,6 +291,7 @@ def test_taking_over_from_another_replica() -> None:
             assert log.term_at(6) == 4
             assert log.configurations() == [(3, b"new")]
             assert log.application == (8, b"producers")
+            assert log.learned_start == 510
         _check_usable(store)
         rest(store)
 

@@ -370,7 +370,8 @@ def test_the_log_start_is_the_source_s_as_far_as_it_is_filled() -> None:
     end = _manifest(source).segments[-1].next_offset
     source.trim(5, source.last_index)
     rest(source_store)
-    assert _fill(open_store(new_disk()), source).start_offset == 5
+    filled = _fill(open_store(new_disk()), source)
+    assert (filled.start_offset, filled.learned_start) == (5, 5)
     manifest = _manifest(source)
     beyond = Manifest.from_json({**manifest.to_json(), "start_offset": end + 1})
     store = open_store(new_disk())
@@ -378,7 +379,15 @@ def test_the_log_start_is_the_source_s_as_far_as_it_is_filled() -> None:
     filling.begin()
     _pull(filling, source)
     filling.finish()
-    assert store.adopt_stream(filling).start_offset == end
+    log = store.adopt_stream(filling)
+    assert (log.start_offset, log.learned_start) == (end, end + 1)
+    rest(store)
+    log.trim(min(log.learned_start, log.next_offset), log.last_index)
+    assert log.start_offset == end
+    _catch_up(log, source)
+    rest(store)
+    log.trim(min(log.learned_start, log.next_offset), log.last_index)
+    assert log.start_offset == end + 1
 
 
 def test_a_membership_that_is_newer_than_what_is_filled_stays_the_base() -> None:

@@ -1,8 +1,8 @@
 """The other nodes: one connection to each, for the messages of all consensus groups and for calls.
 
-Either side may open the connection; the one with the smaller number does it at once, the other only when that takes too
-long. If both did, the connection that the smaller number opened stays. A connection begins with a hello each way, which
-says who speaks, which cluster it belongs to and which disk it has; what does not fit is refused.
+Either side may open the connection: a node that starts does, and after one broke, the smaller number; the other only
+when that takes too long. If both did, the connection that the smaller number opened stays. It begins with a hello each
+way, which says who speaks, which cluster it belongs to and which disk it has; what does not fit is refused.
 
     send(envelope)                 consensus: may be lost, then `lost` tells that something was
     await call(node, method, …)    a question with one answer, or PeerCallError
@@ -366,8 +366,6 @@ class Peers:
     async def _keep_connected(self, node: int) -> None:
         """Dial the node whenever there is no connection to it."""
         delay_s = REDIAL_S_MIN
-        if node < self.node:
-            await asyncio.sleep(PATIENCE_S)
         while True:
             if node in self._links:
                 delay_s = REDIAL_S_MIN

@@ -52,7 +52,8 @@ from tidelog.storage.writer import (
 from tidelog.wire.batch import build_own_batch, read_facts, read_stamp, stamp
 
 CONTEXT_VERSION = 1
-_CONTEXT = struct.Struct(">BQQQI")  # version, offset, configuration's index, application's index, configuration's bytes
+# version, offset, log start, configuration's index, application's index, configuration's bytes
+_CONTEXT = struct.Struct(">BQQQQI")
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +120,12 @@ class StreamLog:
                 self._terms.add(*start)
         self.first_index = floor.index + 1
         self.start_offset = state.start_offset
+        self.learned_start = state.learned_start
+        """The log start of the replica that this one has its beginning from; it may lie behind the end.
+
+        The entry that moved it there counts as applied there, and `application` says so here too. So whoever applies
+        entries must trim to it as soon as that much is committed.
+        """
         self.last_index = recovered.segments[-1].last_index if recovered.segments else floor.index
         self.next_offset = recovered.segments[-1].next_offset if recovered.segments else floor.offset
         self.durable_index = self.last_index
@@ -328,12 +335,13 @@ class StreamLog:
         """What a replica that begins anew behind our floor must know: docs/formats.md."""
         index, configuration = self._configurations[0]
         application_index, application = self.application
-        head = _CONTEXT.pack(CONTEXT_VERSION, self._floor.offset, index, application_index, len(configuration))
-        return head + configuration + application
+        start_offset = max(self.start_offset, self.learned_start)
+        places = (self._floor.offset, start_offset, index, application_index)
+        return _CONTEXT.pack(CONTEXT_VERSION, *places, len(configuration)) + configuration + application
 
     def take_over(self, index: int, term: int, context: bytes) -> None:
         """Begin anew behind (index, term). `application` may then belong to a later index than the log has yet."""
-        version, offset, configuration_index, application_index, size = _CONTEXT.unpack_from(context)
+        version, offset, learned_start, configuration_index, application_index, size = _CONTEXT.unpack_from(context)
         if version != CONTEXT_VERSION:
             raise FormatVersionError(f"a take-over's context has version {version}; this one reads {CONTEXT_VERSION}")
         application_at = _CONTEXT.size + size
@@ -347,6 +355,7 @@ class StreamLog:
         self._tail = Tail(index + 1)
         self.first_index, self.last_index = index + 1, index
         self.start_offset = max(self.start_offset, offset)
+        self.learned_start = max(self.learned_start, learned_start)
         self.next_offset = offset
         self.application = (application_index, context[application_at:])
         self.durable_index = index - 1  # until the new state is on disk
@@ -366,7 +375,15 @@ class StreamLog:
     def state(self) -> StreamState:
         index, configuration = self._configurations[0]
         return StreamState(
-            self.stream, self.uuid, self._era, self._floor, self.start_offset, index, configuration, *self.application
+            self.stream,
+            self.uuid,
+            self._era,
+            self._floor,
+            self.start_offset,
+            index,
+            configuration,
+            *self.application,
+            self.learned_start,
         )
 
     def save_application(self, index: int, content: bytes) -> None:

@@ -9,6 +9,7 @@
 | start_offset | the log start that clients see; never below the floor's offset |
 | configuration | index and content (hex) of the newest membership entry at or below the floor, or a later, committed |
 | application | index and content (hex): what the log's user has made of the committed entries up to that index |
+| learned_start | the log start of the replica whose beginning was taken over; 0: none was |
 """
 
 import os
@@ -41,6 +42,7 @@ class StreamState:
     configuration: bytes
     application_index: int = 0
     application: bytes = b""
+    learned_start: int = 0
 
     def encode(self) -> bytes:
         value: dict[str, Any] = {
@@ -52,6 +54,7 @@ class StreamState:
             "start_offset": self.start_offset,
             "configuration": {"index": self.configuration_index, "content": self.configuration.hex()},
             "application": {"index": self.application_index, "content": self.application.hex()},
+            "learned_start": self.learned_start,
         }
         return encode_json(value)
 
@@ -71,4 +74,5 @@ def load_state(disk: Disk, folder: str) -> StreamState:
         configuration=bytes.fromhex(value["configuration"]["content"]),
         application_index=value["application"]["index"],
         application=bytes.fromhex(value["application"]["content"]),
+        learned_start=value.get("learned_start", 0),
     )

@@ -324,6 +324,7 @@ class Filling:
             configuration=manifest.configuration,
             application_index=manifest.application_index,
             application=manifest.application,
+            learned_start=manifest.start_offset,
         )
         replace_file(self._disk, os.path.join(self.folder, STATE_NAME), state.encode())
         self._disk.rename(self.folder, self.target)

@@ -14,6 +14,7 @@
 | backwards | earliest and latest never fall: for one client, nor from one that had its answer to one that asked later |
 | stale | latest, asked for after an acknowledgement had come, is behind that record |
 | unanswered | every record that was sent came to an end: an offset or an error |
+| fatal | no idempotent producer is told something after which it cannot go on |
 | promise-5 | after a produce failed on a connection nothing later on it is acknowledged, nor in the log without it |
 """
 
@@ -212,6 +213,11 @@ def _unanswered(history: History) -> Iterator[str]:
             yield f"{value} was sent to partition {partition} and nothing was heard of it"
 
 
+def _fatal(history: History) -> Iterator[str]:
+    for client, error in history.fatal:
+        yield f"{client} cannot go on: {error}"
+
+
 def _promise_5(history: History) -> Iterator[str]:
     """What one connection's answers said, and what is in the log of it in the end.
 
@@ -219,7 +225,7 @@ def _promise_5(history: History) -> Iterator[str]:
     must hold of a connection's records is a beginning of them, in order.
     """
     places = {(read.partition, value): offset for read in history.final for offset, value in read.records}
-    final = {read.partition for read in history.final}
+    earliest = {read.partition: read.earliest for read in history.final}
     for run in history.pipelined:
         failed: str | None = None
         absent: str | None = None
@@ -230,9 +236,11 @@ def _promise_5(history: History) -> Iterator[str]:
                 failed = failed or value
             elif failed is not None:
                 yield f"{failed} failed, and {value} was acknowledged after it at {run.partition}/{acknowledged}"
-            if run.partition not in final:
+            if run.partition not in earliest:
                 continue
-            offset = places.get((run.partition, value))
+            offset = places.get((run.partition, value), acknowledged)
+            if offset is None and last < earliest[run.partition] > 0:
+                continue  # it may have been there, before where the log starts by now
             if offset is None:
                 absent = absent or value
             elif absent is not None:
@@ -271,5 +279,6 @@ RULES: dict[str, Callable[[History], Iterator[str]]] = {
     "backwards": _backwards,
     "stale": _stale,
     "unanswered": _unanswered,
+    "fatal": _fatal,
     "promise-5": _promise_5,
 }

@@ -81,6 +81,7 @@ class History:
     asked: list[Asked] = field(default_factory=list)
     pipelined: list[Pipelined] = field(default_factory=list)
     final: list[FinalRead] = field(default_factory=list)
+    fatal: list[tuple[str, str]] = field(default_factory=list)  # (client, error): it can never go on
     notes: list[tuple[float, str]] = field(default_factory=list)  # what was done to the cluster, and when
 
     @property

@@ -131,6 +131,10 @@ def _record_without_an_end(history: History) -> None:
     history.sent["a:9"] = (0, 9)
 
 
+def _producer_that_cannot_go_on(history: History) -> None:
+    history.fatal.append(("a", "OUT_OF_ORDER_SEQUENCE_NUMBER"))
+
+
 def _acknowledged_after_a_failure(history: History) -> None:
     history.pipelined[0] = Pipelined("b", 0, 1, [None, 3])
 
@@ -168,6 +172,7 @@ VIOLATIONS: list[tuple[str, Change]] = [
     ("backwards", _earliest_is_above_latest),
     ("stale", _latest_does_not_know_of_an_acknowledged_record),
     ("unanswered", _record_without_an_end),
+    ("fatal", _producer_that_cannot_go_on),
     ("promise-5", _acknowledged_after_a_failure),
     ("promise-5", _in_the_log_without_the_one_before),
     ("promise-5", _in_the_log_before_the_one_before),
@@ -207,7 +212,6 @@ def test_concurrent_watermarks_may_be_seen_in_any_order() -> None:
 def test_records_before_the_log_start_are_not_missed() -> None:
     history = good_history()
     _reread(history, (2, "a:2"), (3, "b:2"), earliest=2, latest=4)
-    history.pipelined.clear()
 
     assert check(history) == []
 

@@ -132,11 +132,16 @@ class RecordProducer(_Worker):
                 )
             except BufferError:
                 self._record(number, partition, sent_s, None, "queue full")
-            except KafkaException as error:  # fatal for an idempotent producer: it says no more
+            except KafkaException as error:  # fatal: `poll` says why
                 self._record(number, partition, sent_s, None, str(error))
             due_s = max(due_s + self._interval_s, time.monotonic() - 0.1)
-            producer.poll(max(0.0, due_s - time.monotonic()))
-        producer.flush(MESSAGE_TIMEOUT_S + 10)
+            try:
+                producer.poll(max(0.0, due_s - time.monotonic()))
+            except KafkaException as error:
+                history.fatal.append((self.name, str(error)))
+                break
+        with contextlib.suppress(KafkaException):  # it was told above
+            producer.flush(MESSAGE_TIMEOUT_S + 10)
 
     def _ended(self, number: int, partition: int, sent_s: float) -> Callable[[KafkaError | None, Message], None]:
         def ended(error: KafkaError | None, message: Message) -> None:
@@ -409,12 +414,14 @@ class Load:
 
     def alter_topic(self, times: int) -> None:
         """So many commands for the cluster's own log."""
+        futures: list[Any] = []
         for number in range(times):
             entry = ConfigEntry("retention.ms", str(86_400_000 + number), incremental_operation=AlterConfigOpType.SET)
             resource = ConfigResource(ResourceType.TOPIC, self.topic, incremental_configs=[entry])
-            for future in self._admin.incremental_alter_configs([resource], request_timeout=5).values():
-                with contextlib.suppress(KafkaException):
-                    future.result(10)
+            futures += self._admin.incremental_alter_configs([resource], request_timeout=5).values()
+        for future in futures:
+            with contextlib.suppress(KafkaException):
+                future.result(10)
 
     def _read_all(self) -> None:
         """Every partition from its start to its end, by a client that knows nothing."""
