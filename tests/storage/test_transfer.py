@@ -517,6 +517,23 @@ def test_nothing_is_finished_before_it_is_complete_or_over_a_stream_that_is_ther
         store.fill_stream(_manifest(source))
 
 
+def test_a_stream_that_was_finished_and_not_adopted_is_filled_again() -> None:
+    _, source = _source()
+    disk = new_disk()
+    store = open_store(disk)
+    filling = store.fill_stream(_manifest(source))
+    filling.begin()
+    _pull(filling, source)
+    filling.finish()
+    with pytest.raises(StorageError, match="still being deleted"):
+        store.fill_stream(_manifest(source))
+    rest(store)
+    store.deliver()
+    assert store.deleting == set()
+    assert not disk.exists(folder_of(STREAM))
+    assert _fill(store, source).last_index == source.last_index - 1
+
+
 def test_a_full_disk_stops_the_filling_where_it_is() -> None:
     _, source = _source()
     for left in range(0, 4096 * 6, 512):

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-LOOK_S = 0.5
+LOOK_S = 1.0
 
 
 class Relief:
@@ -30,7 +30,7 @@ class Relief:
         while True:
             await asyncio.sleep(LOOK_S)
             for replica in list(self._broker.node.replicas.values()):
-                if replica.leads and replica.log.full:
+                if replica.log.full and replica.leads:
                     self._hand_over(replica)
 
     def _hand_over(self, replica: Replica) -> None:

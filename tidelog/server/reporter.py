@@ -20,7 +20,7 @@ log = logging.getLogger(__name__)
 
 GATHER_S = 0.01
 RETRY_S = 0.2
-COMPARE_S = 1.0
+COMPARE_S = 5.0
 CALL_MS = 5_000
 ROWS_MAX = 2_000  # of one report
 

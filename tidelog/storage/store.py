@@ -155,6 +155,10 @@ class Store:
     def fill_stream(self, manifest: Manifest) -> Filling:
         """A filling of this stream, which goes on with what is there of it. Its calls belong in another thread."""
         self._check_absent(manifest.stream)
+        if self._disk.exists(self._folder(manifest.stream)):  # it was filled and finished once, but not wanted then
+            self.deleting.add(manifest.stream)
+            self._remove_later(manifest.stream)
+            self._check_absent(manifest.stream)
         folder = os.path.join(self._filling_folder, str(manifest.stream))
         target, shape = self._folder(manifest.stream), self._around.shape
         return Filling(self._disk, folder, target, manifest, shape, self._draw_uuid())
@@ -184,19 +188,22 @@ class Store:
         return uuid.UUID(int=self._rng.getrandbits(128)).bytes
 
     def delete_stream(self, stream: int) -> None:
+        def forget() -> None:
+            self._hard_states.forget(stream)
+            self._remove_later(stream)
+
+        self.deleting.add(stream)
+        self.streams.pop(stream).remove(forget)
+        self._votes.pop(stream, None)
+
+    def _remove_later(self, stream: int) -> None:
         folder = self._folder(stream)
 
         def remove() -> None:
             _remove_folder(self._disk, folder)
             self._run_on_loop(lambda: self.deleting.discard(stream))
 
-        def forget() -> None:
-            self._hard_states.forget(stream)
-            self.housekeeper.submit_last(folder, remove)
-
-        self.deleting.add(stream)
-        self.streams.pop(stream).remove(forget)
-        self._votes.pop(stream, None)
+        self.housekeeper.submit_last(folder, remove)
 
     def vote(self, stream: int) -> StoredVote:
         """Term and vote as they were durable when the store was opened or last reported."""

@@ -67,12 +67,15 @@ async def test_a_consumer_is_not_sent_to_a_replica_that_is_away(world: World) ->
             await asyncio.sleep(0.05)
 
 
-async def test_a_consumer_is_sent_to_the_replica_that_has_its_offset(world: World) -> None:
-    cluster = await _three(world, "a", "b", "b")
+@pytest.mark.parametrize(("racks", "nearest"), [(("a", "b", "b"), 3), (("a", "b", "c"), -1)])
+async def test_a_consumer_is_sent_only_to_a_replica_that_has_its_offset(
+    world: World, racks: tuple[str, ...], nearest: int
+) -> None:
+    cluster = await _three(world, *racks)
     cluster[2].disk.hold_syncs()  # it has the records in memory, and cannot promise them
     client = await cluster.connect(1)
     await client.produce("t", batch_of("3"))
-    assert (await _fetch(client, 4, "b")).preferred_read_replica == 3
+    assert (await _fetch(client, 4, "b")).preferred_read_replica == nearest
     cluster[2].disk.release_syncs()
 
 
@@ -130,6 +133,7 @@ async def test_a_follower_shows_nothing_that_is_not_committed(world: World) -> N
     answer = await _fetch(client, 0, "b")
     assert (answer.error_code, answer.high_watermark) == (0, 3)
     assert values_of(answer.records) == ["0", "1", "2"]
+    assert (await _fetch(client, 4, "b")).error_code == ErrorCode.OFFSET_NOT_AVAILABLE
     cluster[2].disk.release_syncs()
     assert (await writer.receive_produced()).error_code == 0
 
@@ -142,6 +146,22 @@ async def test_a_follower_that_does_not_hear_its_leader_sends_consumers_back(wor
     cluster[2].broker.peers.receive = lambda _envelope: None  # it is deaf
     answer = (await client.receive()).responses[0].partitions[0]
     assert answer.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+
+async def test_a_follower_of_a_term_in_which_nothing_is_committed_yet_sends_consumers_back(world: World) -> None:
+    """Its watermark may be older than what the leader before has acknowledged."""
+    cluster = await _three(world)
+    stream = cluster[1].replica("t").stream
+    for member in cluster.members.values():
+        member.disk.hold_syncs(f"/streams/{stream}/")
+    cluster[1].broker.node.transfer_leadership(stream, 3)
+    await until(lambda: cluster[2].replica("t").group.leader == 3)
+    client = await cluster.connect(2)
+    assert (await _fetch(client, 0, "b")).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+    for member in cluster.members.values():
+        member.disk.release_syncs()
+    await until(lambda: cluster[2].replica("t").follows)
+    assert values_of((await _fetch(client, 0, "b")).records) == ["0", "1", "2"]
 
 
 @pytest.mark.parametrize("node", [1, 2], ids=["leader", "follower"])
