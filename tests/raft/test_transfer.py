@@ -101,3 +101,21 @@ def test_target_that_has_not_the_whole_log_is_not_told_to_campaign() -> None:
     world.transfer(1, 2)
     world.run(500)
     assert not [message for message in world.sent if isinstance(message, TimeoutNow)]
+
+
+def test_transfer_to_a_node_that_is_silent_is_refused_and_does_not_keep_it_from_being_removed() -> None:
+    world = World([1, 2, 3])
+    world.elect(1)
+    world.crash(3)
+    world.run(world.settings.election_timeout_ms + 100)
+    refusal = world.transfer(1, 3)
+    assert isinstance(refusal, Refusal)
+    assert refusal.reason is Reason.INVALID
+    assert "not heard" in refusal.detail
+    removal = world.change(1, Change(Action.REMOVE, 3))
+    assert isinstance(removal, int)
+    world.run(300)
+    assert world.committed(1, removal)
+    assert world.transfer(1, 2) is None
+    world.settle()
+    assert world.leader == 2

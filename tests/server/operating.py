@@ -18,6 +18,7 @@ from tidelog.wire.messages import (
 )
 
 QUICK_STABLE_MS = 100
+NEVER_STABLE_MS = 3_600_000  # the controller moves no leader and fills no place
 STAY: dict[str, Any] = {"leader_balance_ms": 3_600_000}  # leaders stay where a test puts them
 
 

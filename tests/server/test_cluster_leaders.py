@@ -6,11 +6,10 @@ import time
 import pytest
 
 from tests.server.client import batch_of
-from tests.server.many import ClusterWorld
+from tests.server.many import ClusterWorld, _free_port
 from tests.server.operating import (
     QUICK_STABLE_MS,
     STAY,
-    admin,
     ask_admin,
     create_on,
     cut,
@@ -37,10 +36,6 @@ def soon_stable(monkeypatch: pytest.MonkeyPatch) -> None:
 def _leads(cluster: ClusterWorld, topic: str, node: int, partition: int = 0) -> bool:
     leader = cluster.leader(topic, partition)
     return leader is not None and number_of(leader) == node
-
-
-def _terms(cluster: ClusterWorld, topic: str) -> int:
-    return max(server.replica(topic).group.term for server in cluster.servers.values())
 
 
 async def test_the_preferred_leader_gets_its_stream_back_once_it_is_stable(
@@ -78,8 +73,6 @@ async def test_a_leader_at_home_stays_there(cluster: ClusterWorld, soon_stable: 
 
 
 async def test_leaders_stand_and_return_to_the_preferred_data_centre(cluster: ClusterWorld, soon_stable: None) -> None:
-    cluster._config_servers = [1, 2, 3]
-    cluster._peer_ports = {}
     await _start_in_racks(cluster, "a", "b", "c")
     server = cluster.servers[1]
     await server.create("t", partitions=4, replication=3, leader_rack="b")
@@ -105,10 +98,6 @@ async def test_a_preferred_data_centre_that_is_set_later_attracts_the_leader(
 
 async def _start_in_racks(cluster: ClusterWorld, *racks: str) -> None:
     """As `ClusterWorld.start`, each node in a data centre of its own."""
-    starting = asyncio.ensure_future(cluster.start(0))
-    await starting
-    from tests.server.many import _free_port
-
     cluster._config_servers = list(range(1, len(racks) + 1))
     cluster._peer_ports = {node: _free_port() for node in cluster._config_servers}
     await asyncio.gather(*(cluster.start_node(node, rack=rack) for node, rack in enumerate(racks, 1)))
@@ -191,6 +180,7 @@ async def test_produces_under_way_are_answered_by_a_node_that_stops(cluster: Clu
     except (AssertionError, ConnectionError, asyncio.IncompleteReadError):
         pass  # it let go of its clients
     await stopping
+    await leader.drop_clients()
     leader = await cluster.until_led("t")
     client = await leader.connect()
     values = await client.read_all("t")
@@ -229,7 +219,6 @@ async def test_a_stream_fails_over_when_its_leader_dies_and_back_and_forth(clust
     leader = await cluster.until_led("t")
     client = await leader.connect()
     assert await client.read_all("t") == ["0", "1", "2"]
-    await admin(leader, "cluster")
 
 
 def _ready(server: Server) -> bool:

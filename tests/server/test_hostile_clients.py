@@ -22,7 +22,7 @@ from tidelog.server.connection import WAITING_BYTES_MAX, WAITING_FRAMES_MAX
 from tidelog.wire.batch import assemble, seal
 from tidelog.wire.compression import Codec
 from tidelog.wire.frames import RequestHeader, encode_request
-from tidelog.wire.messages import APIS, ApiVersionsRequest, MetadataRequest
+from tidelog.wire.messages import APIS, PRIVATE_APIS, ApiVersionsRequest, MetadataRequest
 
 MIB = 1 << 20
 FETCH = 1
@@ -147,7 +147,7 @@ def _garbage(chance: random.Random, count: int) -> list[bytes]:
         elif kind == 1:
             attacks.append(chance.randbytes(chance.randrange(1, 3_000)))
         elif kind == 2:
-            api = chance.choice(list(APIS.values()))
+            api = chance.choice(list((APIS | PRIVATE_APIS).values()))
             version = chance.randint(api.min_version, api.max_version)
             head = struct.pack(">hhih", api.key, version, 1, -1)
             attacks.append(_frame(head + chance.randbytes(chance.randrange(200))))
@@ -163,7 +163,7 @@ def _garbage(chance: random.Random, count: int) -> list[bytes]:
     return attacks
 
 
-@pytest.mark.parametrize("api", APIS.values(), ids=lambda api: api.name)
+@pytest.mark.parametrize("api", (APIS | PRIVATE_APIS).values(), ids=lambda api: api.name)
 async def test_a_valid_header_with_garbage_behind_it_ends_in_an_answer_or_the_end(world: World, api: object) -> None:
     server = await world.start()
     await server.create("bad")

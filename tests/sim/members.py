@@ -89,7 +89,9 @@ class Members:
         return self._stage.invariants.history(group).configuration() or (0, self._first)
 
     def _is_removed(self, node: int, group: int) -> bool:
-        return node not in self._told(group)[1].members
+        """Whether the last committed configuration, and all that may follow it, are without the node."""
+        later = self._stage.invariants.history(group).later_configurations()
+        return all(node not in known.members for known in (self._told(group)[1], *later))
 
     def _choices(self, group: int, configuration: Configuration) -> list[list[Change]]:
         """What could be asked for now."""

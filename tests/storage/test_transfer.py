@@ -465,6 +465,17 @@ def test_an_epoch_that_no_checksum_covers_is_caught_by_the_chain() -> None:
     assert filling.wanted() == (second.first_index, 0, second.length)
 
 
+def test_batches_that_fit_but_give_another_chain_are_refused() -> None:
+    _, source = _source()
+    manifest = _manifest(source)
+    first = dataclasses.replace(manifest.segments[0], chain=manifest.segments[0].chain ^ 1)
+    filling = open_store(new_disk()).fill_stream(dataclasses.replace(manifest, segments=(first,)))
+    filling.begin()
+    with pytest.raises(TransferError, match="not the one that its source names"):
+        _pull(filling, source)
+    assert not filling.ready
+
+
 def test_pieces_that_nobody_asked_for_are_refused() -> None:
     _, source = _source()
     content = segment_piece(source, 1, 0, 0, 1 << 20).read()

@@ -21,7 +21,7 @@ from tidelog.cli import CommandError
 
 if TYPE_CHECKING:
     from confluent_kafka import KafkaError
-    from confluent_kafka.admin import TopicDescription
+    from confluent_kafka.admin import AdminClient, TopicDescription
 
 BOOTSTRAP_DEFAULT = "127.0.0.1:9092"
 RETRY_S = 0.2
@@ -116,11 +116,14 @@ class Cluster:
     """Questions to a cluster, each answered in `ANSWER_S_MAX` or refused with a `CommandError`."""
 
     def __init__(self, bootstrap: str) -> None:
-        from confluent_kafka.admin import AdminClient
-
         self.bootstrap = bootstrap
         self.check_reachable()
-        self.admin = AdminClient(settings(bootstrap))
+        self.admin = self._new_admin()
+
+    def _new_admin(self) -> "AdminClient":
+        from confluent_kafka.admin import AdminClient
+
+        return AdminClient(settings(self.bootstrap))
 
     def check_reachable(self) -> None:
         """librdkafka would try for the whole of its timeout, and not say why: connect once ourselves first."""
@@ -186,6 +189,7 @@ class Cluster:
                 if time.monotonic() > give_up:
                     raise
             time.sleep(RETRY_S)
+            self.admin = self._new_admin()  # librdkafka's would ask the same node again, out of its cache
 
     def _offsets(self, stream: str, partitions: list[int], spec: Any) -> dict[int, int]:
         from confluent_kafka import TopicPartition

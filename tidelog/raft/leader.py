@@ -201,10 +201,14 @@ class Leader:
     def transfer(self, target: int, now_ms: int) -> Refusal | None:
         """Hand leadership to `target` as soon as it has the whole log; meanwhile no proposal is taken.
 
-        It is given up after an election timeout.
+        It is given up after an election timeout, and not begun with a node that has been silent for as long: nothing
+        would be gained by refusing proposals and changes of members meanwhile, such as the one that removes it.
         """
         if target == self._replica.node or target not in self._replica.membership.in_force.voters:
             return Refusal(Reason.INVALID, self._replica.node, f"node {target} is not another voter of this group")
+        silent_ms = now_ms - self.replication.members[target].heard_ms
+        if silent_ms >= self._replica.settings.election_timeout_ms:
+            return Refusal(Reason.INVALID, self._replica.node, f"node {target} was not heard for {silent_ms} ms")
         self._transfer_target = target
         self._transfer_deadline_ms = now_ms + self._replica.settings.election_timeout_ms
         self.stir(now_ms)

@@ -31,6 +31,9 @@ CALL_MS = 2_000
 REGISTER_MS = 5_000
 RETRY_S = 0.05
 ASK_AGAIN_S = 0.2
+WATCH_S = 1.0
+NOT_NOW = (ErrorCode.NOT_CONTROLLER, ErrorCode.BROKER_NOT_AVAILABLE, ErrorCode.NETWORK_EXCEPTION)
+LOST_ROUNDS = 3  # so many times in a row without a controller
 SAY_AFTER_S = 5.0  # how long to wait in silence
 
 
@@ -88,7 +91,7 @@ async def _ask_in(broker: "Broker", registration: RegisterNode) -> list[int]:
             try:
                 answer = await broker.peers.call(node, "register", content, REGISTER_MS)
             except PeerCallError as error:
-                if error.code not in (ErrorCode.NOT_CONTROLLER, ErrorCode.NETWORK_EXCEPTION) and error.message != said:
+                if error.code not in NOT_NOW and error.message != said:
                     said = error.message
                     log.warning("node %d does not let this one in yet: %s", node, said)
             else:
@@ -109,6 +112,22 @@ async def _register(broker: "Broker", registration: RegisterNode) -> int:
             await asyncio.sleep(RETRY_S)
         else:
             return answer["offset"]
+
+
+async def watch(broker: "Broker", registration: RegisterNode) -> None:
+    """End this node when it was removed: the cluster's group, which let go of it, may not have told it."""
+    content = {"node": dataclasses.asdict(registration), "blank": False}
+    lost = 0
+    while True:
+        await asyncio.sleep(WATCH_S)
+        lost = lost + 1 if broker.controller < 0 else 0
+        for node in broker.settings.config_servers if lost >= LOST_ROUNDS else ():
+            try:
+                await broker.peers.call(node, "register", content, REGISTER_MS)
+            except PeerCallError as error:
+                if error.code is ErrorCode.INCONSISTENT_CLUSTER_ID:
+                    broker.node.fail(StorageError(error.message))
+                    return
 
 
 def founding(broker: "Broker") -> dict[str, Any]:

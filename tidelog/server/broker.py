@@ -28,7 +28,7 @@ from tidelog.cluster import (
     encode_command,
 )
 from tidelog.raft import Reason, Refusal
-from tidelog.server.admission import enter
+from tidelog.server.admission import enter, watch
 from tidelog.server.clock import now_ms
 from tidelog.server.cluster_log import ClusterLog, CommandRefusedError
 from tidelog.server.connection import Connection, Exchange
@@ -67,6 +67,7 @@ READER_THREADS = 4
 FETCH_BYTES_MIN = 64 << 10  # of an answer when memory is short
 HAND_OVER_MS_MAX = 1_500
 LOAD_COUNTED_MS = 1_000
+CONTROLLER_RETRY_S = 0.05
 DRAIN_S_MAX = 5.0  # how long a stopping node waits for what is being written
 
 
@@ -91,6 +92,7 @@ class Broker:
         self._found: dict[tuple[str | UUID, int], Replica] = {}
         """What `leader_of` found, until the cluster's state changes."""
         self._serving = False
+        self._watch: asyncio.Task[None] | None = None
         self.cluster = ClusterLog(self._applied, self._submit_elsewhere)
         receive, lost = self.node.receive, self.node.unreachable
         self.peers = Peers(settings.node_id, self._hello, self._trusts, receive, lost, self._called, self.pool)
@@ -122,6 +124,8 @@ class Broker:
 
     def leader_node(self, stream: int) -> int:
         """Who leads a stream, as far as this node knows; -1 when it does not."""
+        if stream == CLUSTER_STREAM:
+            return self.controller
         found = self.state.partition_of(stream)
         return NOBODY if found is None else newest_leader(self, found[0].partitions[found[1]])[0]
 
@@ -154,6 +158,7 @@ class Broker:
         self._serving = True
         self._settle_all()
         self._reporter.start()
+        self._watch = self._loop.create_task(watch(self, registration))
         self._retention.start()
         self._relief.start()
         await self._until_founded()
@@ -192,6 +197,8 @@ class Broker:
             connection.close()
         self.controller_loop.close()
         self._reporter.close()
+        if self._watch is not None:
+            self._watch.cancel()
         self._retention.close()
         self._relief.close()
         self._filler.close()
@@ -238,9 +245,17 @@ class Broker:
         """Have the controller answer a call. Waits for there to be one; raises PeerCallError."""
         deadline_ms = now_ms() + timeout_ms
         replica = self.node.replicas.get(CLUSTER_STREAM)
-        if replica is None or not await until(replica, lambda: self._knows_controller(replica), timeout_ms):
-            raise PeerCallError(ErrorCode.NOT_CONTROLLER, "the cluster has no controller now")
-        return await self.at_node(self.controller, method, content, max(1, deadline_ms - now_ms()))
+        while replica is not None:
+            left_ms = deadline_ms - now_ms()
+            if not await until(replica, lambda: self._knows_controller(replica), left_ms):
+                break
+            try:
+                return await self.at_node(self.controller, method, content, max(1, left_ms))
+            except PeerCallError as error:  # with these nothing was done: it is just not the controller any more
+                if error.code not in (ErrorCode.NOT_CONTROLLER, ErrorCode.BROKER_NOT_AVAILABLE):
+                    raise
+            await asyncio.sleep(CONTROLLER_RETRY_S)
+        raise PeerCallError(ErrorCode.NOT_CONTROLLER, "the cluster has no controller now")
 
     @staticmethod
     def _knows_controller(replica: Replica) -> bool:

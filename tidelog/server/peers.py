@@ -265,15 +265,12 @@ class Peers:
                 link.transport.close() if not link.unsent_bytes else link.transport.abort()
 
     def set_addresses(self, addresses: Mapping[int, tuple[str, int]]) -> None:
-        """Where the other nodes are. Those no longer named are left alone."""
+        """Where the other nodes are. Those no longer named are not dialed any more; they end by themselves."""
         self._addresses = {node: address for node, address in addresses.items() if node != self.node}
         for node in list(self._dialers):
             if node not in self._addresses:
                 self._dialers.pop(node).cancel()
                 self._wake.pop(node)
-                link = self._links.get(node)
-                if link is not None:
-                    link.abort("it is no longer part of the cluster")
         for node in self._addresses:
             if node not in self._dialers and not self._closed:
                 self._wake[node] = asyncio.Event()
@@ -298,7 +295,7 @@ class Peers:
     async def call(self, node: int, method: str, content: Mapping[str, Any], timeout_ms: int) -> dict[str, Any]:
         link = self._links.get(node)
         if link is None:
-            raise PeerCallError(ErrorCode.NETWORK_EXCEPTION, f"node {node} cannot be reached")
+            raise PeerCallError(ErrorCode.BROKER_NOT_AVAILABLE, f"node {node} cannot be reached")
         return await link.call(method, content, timeout_ms)
 
     def begin_call(self, link: Link, node: int, content: dict[str, Any]) -> None:

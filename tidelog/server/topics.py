@@ -187,7 +187,7 @@ async def until_led(broker: "Broker", topic: Topic, deadline_ms: int) -> None:
 
 
 def _is_led(replica: Replica) -> bool:
-    return replica.ready if replica.leads else replica.group.leader is not None
+    return replica.ready if replica.leads else replica.follows
 
 
 async def until(replica: Replica, condition: Callable[[], bool], timeout_ms: int) -> bool:
