@@ -223,7 +223,11 @@ def _raw_line(sender: Sender, folder: str, shape: Shape) -> Line:
 
         comparison = compare(produce_and_forget, beside.round, ROUNDS)
     rate, floor_rate = (round_bytes / MB / statistics.median(taken) for taken in (comparison.ours, comparison.floor))
-    note = f"{spread(comparison.ratios, 2)}; {rate:.0f} MB/s, {ours}; floor {floor_rate:.0f} MB/s, {beside}"
+    cpu_ratio = sum(beside.round.cpu_ms_per_mb_each) / sum(ours.round.cpu_ms_per_mb_each)
+    note = (
+        f"{spread(comparison.ratios, 2)}; {rate:.0f} MB/s, {ours}; floor {floor_rate:.0f} MB/s, {beside}; "
+        f"{cpu_ratio:.2f} by CPU alone"
+    )
     if sender.moves > moves:
         note += f"; the leader changed {sender.moves - moves} times"
     required = shape is REQUIRED
@@ -235,6 +239,7 @@ def _raw_line(sender: Sender, folder: str, shape: Shape) -> Line:
         note,
         {
             "ratios": comparison.ratios,
+            "cpu_ratio": cpu_ratio,
             "ours": ours.raw(list(comparison.ours)),
             "floor": beside.raw(list(comparison.floor)),
         },

@@ -297,7 +297,9 @@ class _Member:
         return answer.topics[0].partitions[0].error_code
 
     async def committed(self) -> int:
-        answer = await self.client.ask(OffsetFetchRequest(groups=[OffsetFetchRequestGroup(group_id="g", topics=None)]), 8)
+        answer = await self.client.ask(
+            OffsetFetchRequest(groups=[OffsetFetchRequestGroup(group_id="g", topics=None)]), 8
+        )
         group = answer.groups[0]
         assert group.error_code == 0
         return group.topics[0].partitions[0].committed_offset

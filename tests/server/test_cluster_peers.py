@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import itertools
-import json
 import struct
 from collections.abc import AsyncIterator, Callable
 from typing import Any
@@ -11,10 +10,10 @@ from typing import Any
 import pytest
 
 from tests.server.client import batch_of
-from tests.server.many import ClusterWorld, _free_port
+from tests.server.many import ClusterWorld
 from tests.server.operating import STAY, create_on, lead, number_of
 from tests.server.world import until
-from tidelog.raft import AppendRequest, Entry, EntryKind, Envelope
+from tidelog.raft import AppendRequest, Entry, EntryKind, Envelope, VoteRequest
 from tidelog.server import peers as peers_module
 from tidelog.server.memory import BufferPool
 from tidelog.server.peer_codec import FrameKind, encode_envelope, encode_json
@@ -97,11 +96,13 @@ class Stranger:
 
     async def ended(self) -> None:
         """The other side ends it, after whatever it had to say."""
-        with contextlib.suppress(ConnectionError):
-            async with asyncio.timeout(5):
-                while await self.reader.read(1 << 16):
-                    pass
-        self.writer.transport.abort()
+        try:
+            with contextlib.suppress(ConnectionError):
+                async with asyncio.timeout(5):
+                    while await self.reader.read(1 << 16):
+                        pass
+        finally:
+            self.writer.transport.abort()
 
 
 # One connection
@@ -137,7 +138,7 @@ async def test_a_node_that_started_anew_takes_the_place_of_its_old_connection() 
 async def test_a_broken_connection_is_noticed_on_both_sides_and_opened_anew() -> None:
     async with _ends(1, 2) as (one, two):
         two.peers._links[1].abort("the test breaks it")
-        await until(lambda: one.lost == [2] and two.lost == [1])
+        await until(lambda: 2 in one.lost and 1 in two.lost)
         await until(lambda: one.talks_to(2) and two.talks_to(1))
         one.send(2)
         await until(lambda: any(envelope.messages for envelope in two.received))
@@ -169,7 +170,7 @@ GARBAGE: dict[str, Callable[[], bytes]] = {
     "a negative size": lambda: _size(-1),
     "a size of nothing": lambda: _size(0),
     "an enormous size": lambda: _size(2**31 - 1),
-    "random bytes": lambda: bytes(range(256)) * 8,
+    "random bytes": lambda: bytes(range(256)) * 300,
     "http": lambda: b"GET / HTTP/1.1\r\nHost: x\r\n\r\n",
     "an unknown kind": lambda: struct.pack(">ih", 2, 77),
     "an envelope before the hello": lambda: bytes(encode_envelope(Envelope(9, 1, 1, ()))[0]),
@@ -182,8 +183,9 @@ GARBAGE: dict[str, Callable[[], bytes]] = {
 
 
 @pytest.fixture
-def faults() -> list[dict[str, Any]]:
-    """What reached the loop's exception handler."""
+def faults(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
+    """What reached the loop's exception handler. Silence ends no connection meanwhile."""
+    monkeypatch.setattr(peers_module, "SILENT_MS", 3_600_000)
     found: list[dict[str, Any]] = []
     return found
 
@@ -321,7 +323,7 @@ async def test_a_node_that_cannot_be_reached_is_not_called() -> None:
     async with _ends(1, dial=False) as (one,):
         with pytest.raises(PeerCallError) as failed:
             await one.peers.call(2, "echo", {}, 1_000)
-        assert failed.value.code is ErrorCode.NETWORK_EXCEPTION
+        assert failed.value.code is ErrorCode.BROKER_NOT_AVAILABLE
 
 
 async def test_more_calls_than_the_bound_are_refused_and_the_others_are_answered(
@@ -344,7 +346,7 @@ async def test_a_node_that_is_asked_too_much_says_so(monkeypatch: pytest.MonkeyP
         await until(lambda: len(two.peers._tasks) == 8)
         monkeypatch.setattr(peers_module, "CALLS_MAX", 2)  # 8 being answered are as many as may be
         with pytest.raises(PeerCallError) as failed:
-            await two.peers.call(1, "echo", {}, 1) if False else await _call_past_own_bound(one)
+            await _call_past_own_bound(one)
         assert failed.value.code is ErrorCode.THROTTLING_QUOTA_EXCEEDED
         two.gate.set()
         await asyncio.gather(*waiting)
@@ -412,10 +414,6 @@ async def test_a_second_node_with_a_number_that_is_taken_is_not_listened_to(clus
     cluster_id = controller.broker.state.cluster_id
     stranger.say_hello(node=taken, incarnation=2**62, cluster=cluster_id, directory="another")
     await until(lambda: controller.broker.peers._links[taken].hello.directory == "another")  # type: ignore[union-attr]
-    vote = json.dumps({})  # nothing it says in JSON matters; its envelopes are dropped
-    assert vote == "{}"
-    from tidelog.raft import VoteRequest
-
     ask = VoteRequest(0, taken, number_of(controller), term + 10, 10**6, term + 9, False, True)
     for buffer in encode_envelope(Envelope(taken, number_of(controller), 2**62, [ask])):
         stranger.writer.write(buffer)
@@ -425,4 +423,3 @@ async def test_a_second_node_with_a_number_that_is_taken_is_not_listened_to(clus
             pass
     assert controller.broker.node.replicas[0].group.term == term
     stranger.writer.transport.abort()
-    assert _free_port() > 0

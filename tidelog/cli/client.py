@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 BOOTSTRAP_DEFAULT = "127.0.0.1:9092"
 RETRY_S = 0.2
+OFFSETS_S_MAX = 3.0  # for one attempt to ask the leaders of partitions
 ANSWER_S_MAX = 10.0  # for any question to the cluster that is not a stream of records
 
 Answer = TypeVar("Answer")
@@ -36,6 +37,10 @@ class UnknownStream(CommandError):
 
 class LeaderMoving(CommandError):
     """A partition has no leader, or another one: for now."""
+
+
+class Silence(CommandError):
+    """No answer in time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,17 +190,17 @@ class Cluster:
         while True:
             try:
                 return self._offsets(stream, partitions, spec)
-            except LeaderMoving:
+            except (LeaderMoving, Silence):
                 if time.monotonic() > give_up:
                     raise
             time.sleep(RETRY_S)
-            self.admin = self._new_admin()  # librdkafka's would ask the same node again, out of its cache
+            self.admin = self._new_admin()  # this one asks the old leader again and again, out of its cache
 
     def _offsets(self, stream: str, partitions: list[int], spec: Any) -> dict[int, int]:
         from confluent_kafka import TopicPartition
 
         futures = self.admin.list_offsets(
-            {TopicPartition(stream, partition): spec for partition in partitions}, request_timeout=ANSWER_S_MAX
+            {TopicPartition(stream, partition): spec for partition in partitions}, request_timeout=OFFSETS_S_MAX
         )
         return {place.partition: self.answer(future, stream).offset for place, future in futures.items()}
 
@@ -242,8 +247,8 @@ def refusal(error: "KafkaError", bootstrap: str, stream: str) -> CommandError:
             return CommandError(f"stream {stream}: {' '.join(error.str().split())}")
 
 
-def _silence(bootstrap: str) -> CommandError:
-    return CommandError(
+def _silence(bootstrap: str) -> Silence:
+    return Silence(
         f"no answer from {bootstrap} in {ANSWER_S_MAX:.0f} s: is it a Tidelog or Kafka node, and is it well?"
     )
 

@@ -225,7 +225,7 @@ class Broker:
     # Other nodes
 
     def _hello(self) -> Hello:
-        return Hello(self.settings.node_id, self.node.incarnation, self.state.cluster_id, self.node.directory_id)
+        return Hello(self.settings.node_id, self.node.incarnation, self.node.cluster_id, self.node.directory_id)
 
     def _trusts(self, hello: Hello) -> bool:
         """Whether a node takes part with the disk it is known by. Before it is registered, it has nothing to say."""
@@ -279,6 +279,8 @@ class Broker:
 
     def _applied(self, command: Command, applied: Applied) -> None:
         self._found.clear()
+        if self.state.cluster_id != self.node.cluster_id:
+            self.node.remember_cluster(self.state.cluster_id)
         if isinstance(command, RegisterNode | RemoveNode | Snapshot):
             self._find_peers()
             if self._serving and self.settings.node_id not in self.state.nodes:

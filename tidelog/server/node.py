@@ -78,6 +78,14 @@ class Node:
         return self._store.directory_id
 
     @property
+    def cluster_id(self) -> str:
+        """The cluster this disk belongs to; empty before it is known."""
+        return self._store.cluster_id
+
+    def remember_cluster(self, cluster_id: str) -> None:
+        self._store.remember_cluster(cluster_id)
+
+    @property
     def incarnation(self) -> int:
         return self._incarnation
 

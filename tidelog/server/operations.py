@@ -24,6 +24,7 @@ from tidelog.cluster import (
 )
 from tidelog.raft import Action, Change, MemberView, Refusal, quorum_after
 from tidelog.server.cluster_log import CommandRefusedError
+from tidelog.server.leaders import members_of
 from tidelog.server.peers import PeerCallError
 from tidelog.server.refusals import error_of
 from tidelog.server.replica import Replica
@@ -75,7 +76,7 @@ async def change_members(
 
 
 def _check_safe(broker: "Broker", replica: Replica, changes: Sequence[Change], promote: Sequence[int]) -> None:
-    members = {member.node: member for member in replica.group.members(broker.now())}
+    members = {member.node: member for member in members_of(broker, replica)}
     for node in promote:
         member = members.get(node)
         if member is None or not _caught_up(replica, member):
@@ -97,7 +98,7 @@ async def transfer_leader(broker: "Broker", stream: int, target: int) -> None:
     replica = _led_here(broker, stream)
     if target == broker.settings.node_id:
         return
-    member = next((m for m in replica.group.members(broker.now()) if m.node == target), None)
+    member = next((m for m in members_of(broker, replica) if m.node == target), None)
     if member is not None and not (member.accepting and broker.is_alive(target) and _caught_up(replica, member)):
         raise OperationError(
             ErrorCode.NOT_ENOUGH_REPLICAS, f"node {target} is away, its disk is full, or it has not caught up"

@@ -125,6 +125,8 @@ class Produce:
             raise _Refused(replica, f"{name}-{number}: {replica.name}")
         if replica.internal:
             raise _Refused(ErrorCode.INVALID_TOPIC_EXCEPTION, f"{name} is internal: only the node writes to it")
+        if replica.log.short_of_space:
+            raise _Refused(ErrorCode.KAFKA_STORAGE_ERROR, "what is left of the disk is kept for entries that free it")
         if not records:
             raise _Refused(ErrorCode.INVALID_RECORD, "no records")
         connection = self._exchange.connection

@@ -1,9 +1,10 @@
-"""A leader whose disk is full can take nothing: it hands its streams over to replicas that have room."""
+"""A leader whose disk is full, or nearly, can take no records: it hands its streams over to replicas that may."""
 
 import asyncio
 import logging
 from typing import TYPE_CHECKING
 
+from tidelog.server.leaders import members_of
 from tidelog.server.replica import Replica
 
 if TYPE_CHECKING:
@@ -12,12 +13,14 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 LOOK_S = 1.0
+AGAIN_MS = 30_000  # all may be short of space: nobody is helped by a leadership that goes round
 
 
 class Relief:
     def __init__(self, broker: "Broker") -> None:
         self._broker = broker
         self._task: asyncio.Task[None] | None = None
+        self._next_ms: dict[int, int] = {}
 
     def start(self) -> None:
         self._task = asyncio.get_running_loop().create_task(self._run())
@@ -30,14 +33,16 @@ class Relief:
         while True:
             await asyncio.sleep(LOOK_S)
             for replica in list(self._broker.node.replicas.values()):
-                if replica.log.full and replica.leads:
+                if (replica.log.full or replica.log.short_of_space) and replica.leads:
                     self._hand_over(replica)
 
     def _hand_over(self, replica: Replica) -> None:
-        broker = self._broker
+        broker, now_ms = self._broker, self._broker.now()
+        if now_ms < self._next_ms.get(replica.stream, 0):
+            return
         able = [
             member
-            for member in replica.group.members(broker.now())
+            for member in members_of(broker, replica)
             if member.voter and member.accepting and member.node != broker.settings.node_id
             and broker.is_alive(member.node)
         ]  # fmt: skip
@@ -46,4 +51,5 @@ class Relief:
             return
         refusal = broker.node.transfer_leadership(replica.stream, best.node)
         if refusal is None:
-            log.warning("the disk is full: stream %d is handed over to node %d", replica.stream, best.node)
+            self._next_ms[replica.stream] = now_ms + AGAIN_MS
+            log.warning("the disk has no room: stream %d is handed over to node %d", replica.stream, best.node)

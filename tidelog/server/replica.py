@@ -83,7 +83,7 @@ class Replica:
         self._gathered_offset = 0  # where they go
         self._next_offset = 0  # behind them
         self._closed = False
-        self._was_ready = False
+        self._served = False
         self._index_waiting: list[tuple[int, Done]] = []  # few: those who retry what is under way
         self._waiting: dict[int, list[Done]] = {}  # ticket -> whom to tell
         self._applied_index = 0
@@ -220,8 +220,9 @@ class Replica:
         if effects.leadership is not None and effects.leadership.role is not Role.LEADER:
             self.producers.forget_pending()
             self._tell_index_waiting(_LOST)
-        if effects.leadership is not None or self._was_ready != self.group.ready:
-            self._was_ready = self.group.ready
+        serves = self.ready or self.follows
+        if effects.leadership is not None or self._served != serves:
+            self._served = serves
             if self.on_leadership is not None:
                 self.on_leadership()
             self._tell_watchers()
@@ -255,6 +256,8 @@ class Replica:
             if index - log.application[0] > APPLICATION_ENTRIES_MAX:
                 self.save()
         high_watermark = log.offset_after(index)
+        if log.learned_start > log.start_offset:
+            log.trim(min(log.learned_start, high_watermark), index)
         if high_watermark > self.high_watermark:
             self.high_watermark = high_watermark
             if self.on_commit is not None:
@@ -274,6 +277,7 @@ class Replica:
         for entry in log.own_entries(first, last):
             if entry.kind is EntryKind.LOG_START:
                 (offset,) = LOG_START.unpack(entry.data)
+                self.save()  # producers that are known only from what goes now must not be forgotten
                 log.trim(offset, last)
                 self.high_watermark = max(self.high_watermark, log.start_offset)
                 self._tell_watchers()

@@ -71,7 +71,7 @@ class Store:
         disk, directory = self._disk, self._directory
         new = _is_new(disk, directory)
         self._hard_states = HardStates(disk, directory, new=new)
-        self.directory_id = _directory_id(disk, directory, self._rng)
+        self.directory_id, self.cluster_id = _identity(disk, directory, self._rng)
         self._votes = self._hard_states.states()
         self.housekeeper = Housekeeper()
         self.writer = GroupCommitWriter(disk, self._hard_states, self.housekeeper, settings.staging_bytes)
@@ -125,6 +125,12 @@ class Store:
             self.streams[int(name)] = StreamLog(folder, recovered, self._around)
 
     # The loop's side.
+
+    def remember_cluster(self, cluster_id: str) -> None:
+        """The cluster that this directory belongs to, from now on and for ever."""
+        self.cluster_id = cluster_id
+        content = {"format": FORMAT, "directory": self.directory_id, "cluster": cluster_id}
+        replace_file(self._disk, os.path.join(self._directory, NODE_NAME), encode_json(content))
 
     def create_stream(self, stream: int, configuration: bytes, start_offset: int = 0) -> StreamLog:
         """A new, empty log whose first record gets `start_offset`. The writer makes its files before all else.
@@ -294,15 +300,15 @@ def _is_new(disk: Disk, directory: str) -> bool:
     return False
 
 
-def _directory_id(disk: Disk, directory: str, rng: random.Random) -> str:
-    """Drawn when the directory is made: another one under the same node's number is another disk."""
+def _identity(disk: Disk, directory: str, rng: random.Random) -> tuple[str, str]:
+    """(directory's id, cluster's id). The first is drawn when the directory is made: another one is another disk."""
     path = os.path.join(directory, NODE_NAME)
-    known: str = read_json(disk, path).get("directory", "") if disk.exists(path) else ""
-    if known:
-        return known
+    known = read_json(disk, path) if disk.exists(path) else {}
+    if known.get("directory"):
+        return known["directory"], known.get("cluster", "")
     drawn = f"{rng.getrandbits(128):032x}"
     replace_file(disk, path, encode_json({"format": FORMAT, "directory": drawn}))
-    return drawn
+    return drawn, ""
 
 
 def _remove_folder(disk: Disk, folder: str) -> None:

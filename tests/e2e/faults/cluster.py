@@ -310,6 +310,10 @@ class Cluster:
         asked = self.nodes[node] if node is not None else self.answering()[0]
         return ask_admin(asked.port, method, **content)
 
+    def ask_admin(self, method: str, **content: Any) -> dict[str, Any]:
+        """As `admin`, of any node that answers; for methods that have a `node` of their own."""
+        return ask_admin(self.answering()[0].port, method, **content)
+
     def leader(self, topic: str, partition: int = 0, timeout_s: float = 20.0) -> int:
         """The node that leads, by the word of the node that knows the newest term."""
 

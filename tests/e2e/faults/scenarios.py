@@ -81,6 +81,22 @@ class Stage:
         except AskError as error:
             self.note(f"not reassigned: {error}")
 
+    def is_free_of(self, node: int) -> bool:
+        """No partition is held by the node, or is meant to be."""
+        try:
+            streams = self.cluster.admin("streams")["streams"]
+        except (AskError, IndexError):
+            return False
+        return not any(node in stream[key] for stream in streams for key in ("replicas", "voters", "learners"))
+
+    def is_removed(self, node: int) -> bool:
+        try:
+            self.cluster.ask_admin("remove-node", node=node, force=False)
+        except AskError as error:
+            self.note(f"not removed yet: {error}")
+            return False
+        return True
+
     def voters_back(self) -> None:
         """All replicas that shall hold the topic are voters, on every partition."""
 
@@ -368,6 +384,60 @@ def _reassign(stage: Stage) -> None:
     stage.voters_back()
 
 
+def _lose(stage: Stage) -> None:
+    """A node goes and does not come back in time: others take its replicas, and it finds itself without."""
+    (node,) = stage.victims()
+    stage.note(f"kill -9 {node} for good")
+    node.kill()
+    stage.served("one killed")
+    stage.cluster.wait_for(lambda: stage.is_free_of(node.number) or None, f"no replica on {node}", CATCH_UP_TIMEOUT_S)
+    stage.note(f"nothing is left on {node}")
+    stage.voters_back()
+
+
+def _decommission(stage: Stage) -> None:
+    """A node is drained under load; a data node, so that it can go altogether."""
+    node = stage.cluster.nodes[max(stage.cluster.nodes)]
+    stage.note(f"drain {node}")
+    stage.cluster.ask_admin("drain-node", node=node.number, draining=True, force=False)
+    stage.cluster.wait_for(lambda: stage.is_free_of(node.number) or None, f"no replica on {node}", CATCH_UP_TIMEOUT_S)
+    stage.note(f"remove {node}")
+    stage.cluster.wait_for(lambda: stage.is_removed(node.number), f"{node} removed", SERVICE_TIMEOUT_S)
+    node.kill()
+    del stage.cluster.nodes[node.number]
+    stage.served("one removed")
+
+
+def _leave_behind(stage: Stage) -> None:
+    """While a node is away, others delete what it lacks: it has to begin anew behind that."""
+    (node,) = stage.victims()
+    stage.note(f"kill -9 {node}")
+    node.kill()
+    stage.served("one killed")
+    for _ in range(4):
+        stage.hold(1.0, 1.5)
+        stage.note(f"trim to {stage.load.delete_what_was_read()}")
+    node.start()
+    node.wait_ready(time.monotonic() + CATCH_UP_TIMEOUT_S)
+    stage.voters_back()
+    gone = stage.rng.choice([other for other in stage.cluster.nodes.values() if other is not node])
+    stage.note(f"kill -9 {gone}")
+    gone.kill()
+    stage.served("another one killed")
+
+
+def _trim_and_kill(stage: Stage) -> None:
+    """The log start moves while leaders come and go: earliest never goes back."""
+    for _ in range(3):
+        stage.note(f"trim to {stage.load.delete_what_was_read()}")
+        (node,) = stage.victims()
+        stage.note(f"kill -9 {node}")
+        node.kill()
+        stage.served("one killed")
+        stage.cluster.heal()
+        stage.cluster.wait_ready()
+
+
 def _storm(stage: Stage) -> None:
     """One harm after another, each healed but for what it leaves behind."""
     harms: Sequence[tuple[Callable[[Stage], None], Sequence[str]]] = (
@@ -418,6 +488,7 @@ _CRASHES: Sequence[tuple[str, Callable[[Stage, NodeProcess], None], Sequence[str
     ("produce.answer", _wait, ("leader",)),
 )
 _HALVES = ("segment.torn-data", "segment.torn-row")  # points that end the process by themselves when dropped
+_IMPATIENT = {"replica.replace.after.ms": "2000"}
 _FULL = {"storage.segment.bytes": str(1 << 20)}
 
 SCENARIOS: Sequence[Scenario] = (
@@ -446,14 +517,21 @@ SCENARIOS: Sequence[Scenario] = (
         for target in ("leader", "follower", "config leader", "all")
     ),
     *(
-        Scenario("wiped disk", target, _wipe, short=target == "follower")
+        Scenario("wiped disk", target, _wipe, short=target == "follower", value_bytes=4_000)
         for target in ("leader", "follower", "config leader")
     ),
     Scenario("leader transfer", "leader", _transfer, short=True),
     *(
-        Scenario("reassign under kill", target, _reassign, nodes=4)
+        Scenario("reassign under kill", target, _reassign, nodes=4, value_bytes=4_000)
         for target in ("nobody", "leader", "follower", "config leader")
     ),
+    *(
+        Scenario("lost node", target, _lose, nodes=4, settings=_IMPATIENT, value_bytes=4_000)
+        for target in ("leader", "follower")
+    ),
+    Scenario("decommission", "data node", _decommission, nodes=4, value_bytes=4_000),
+    *(Scenario("left behind", target, _leave_behind, value_bytes=8_000) for target in ("leader", "follower")),
+    *(Scenario("trim and kill", target, _trim_and_kill, value_bytes=4_000) for target in ("leader", "follower")),
     Scenario("rolling restart", "all", _roll, short=True),
     Scenario("storm", "all", _storm),
     *(

@@ -9,7 +9,7 @@ import contextlib
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
@@ -434,7 +434,25 @@ class Load:
 
     def delete_records(self, offset: int) -> None:
         """Everything before `offset`, in every partition; consumers are past it long since."""
-        partitions = [TopicPartition(self.topic, number, offset) for number in range(self.partitions)]
+        self._delete(dict.fromkeys(range(self.partitions), offset))
+
+    def delete_what_was_read(self) -> dict[int, int]:
+        """Everything that all consumers have got; gives the new log starts."""
+        positions: dict[tuple[str, int], int] = {}
+        for poll in list(self.history.polled):
+            who = self.history.groups.get(poll.client, poll.client)
+            key = (who, poll.partition)
+            positions[key] = max(positions.get(key, 0), poll.records[-1][0])
+        readers = {who for who, _ in positions}
+        starts = {
+            number: min((positions.get((who, number), 0) for who in readers), default=0)
+            for number in range(self.partitions)
+        }
+        self._delete(starts)
+        return starts
+
+    def _delete(self, starts: Mapping[int, int]) -> None:
+        partitions = [TopicPartition(self.topic, number, offset) for number, offset in starts.items()]
         for future in self._admin.delete_records(partitions, request_timeout=5, operation_timeout=5).values():
             with contextlib.suppress(KafkaException):
                 future.result(10)
