@@ -2,8 +2,9 @@
 
 from tests.server.client import batch_of, numbered
 from tests.server.many import ClusterWorld
-from tests.server.world import until
+from tests.server.world import Server, until
 from tidelog.cluster import CLUSTER_STREAM
+from tidelog.raft import Envelope
 from tidelog.server.handlers.call import outcome
 
 
@@ -97,3 +98,35 @@ async def test_a_replica_that_fell_behind_the_log_start_begins_anew_and_knows_th
         for server in cluster.servers.values()
     ]
     assert known[0] == known[1] == known[2] == [(sequence, sequence) for sequence in range(25, 30)]
+
+
+async def test_a_new_leader_answers_only_when_it_has_applied_what_it_inherited(cluster: ClusterWorld) -> None:
+    """Between a message that makes the group ready and the turn that applies its entries a client may be read."""
+    await cluster.start(3)
+    await cluster.any.create("t", replication=3)
+    leader = await cluster.until_led("t")
+    early: list[int] = []
+
+    def watch(server: Server) -> None:
+        receive = server.broker.peers.receive
+
+        def received(envelope: Envelope) -> None:
+            receive(envelope)
+            replica = server.replica("t")
+            leading = replica.group._leading
+            if replica.ready and leading is not None and replica._applied_index < leading.term_start:
+                early.append(replica.group.term)
+
+        server.broker.peers.receive = received
+
+    for server in cluster.servers.values():
+        watch(server)
+    client = await leader.connect()
+    for number in range(4):
+        client.send_produce("t", batch_of(f"{number}"))
+        target = next(node for node in cluster.servers if node != leader.settings.node_id)
+        leader.broker.node.transfer_leadership(leader.replica("t").stream, target)
+        await until(lambda target=target: cluster.servers[target].replica("t").ready)
+        leader = cluster.servers[target]
+        client = await leader.connect()
+    assert early == []

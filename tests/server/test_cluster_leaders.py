@@ -137,11 +137,8 @@ async def test_leadership_is_not_given_to_a_node_that_is_behind(
     cluster.servers[3].disk.release_syncs()
     await until(lambda: cluster.servers[3].high_watermark("t") == 5)
 
-    async def moved() -> bool:
-        return (await ask_admin(leader, "transfer-leader", topic="t", partition=0, target=3)).error_code == 0
-
-    while not await moved():
-        await asyncio.sleep(0.01)
+    await until(lambda: leader.replica("t").group.members(leader.broker.now())[-1].match == leader.replica("t").log.last_index)
+    assert (await ask_admin(leader, "transfer-leader", topic="t", partition=0, target=3)).error_code == 0
     await until(lambda: _leads(cluster, "t", 3))
 
 

@@ -157,7 +157,8 @@ async def test_a_drained_node_is_emptied_then_removed_ends_and_comes_back_only_e
     await cluster.kill(4)
 
     with pytest.raises(StorageError, match="empty folder"):
-        await cluster.start_node(4, roles="data")
+        async with asyncio.timeout(15):
+            await cluster.start_node(4, roles="data")
     await cluster.kill(4)
     cluster.wipe(4)
     again = await cluster.start_node(4, roles="data")

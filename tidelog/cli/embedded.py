@@ -34,16 +34,17 @@ PR_SET_PDEATHSIG = 1  # prctl(2)
 class Port:
     """A port of ours, listened on by whoever is handed `socket()`, and by nobody when that one has gone."""
 
-    def __init__(self, number: int) -> None:
+    def __init__(self, number: int, host: str = HOST) -> None:
+        self._host = host
         self._reserved = socket.socket()
         # Fails when somebody listens there; what still waits for its time-out after a restart does not matter.
         self._reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            self._reserved.bind((HOST, number))
+            self._reserved.bind((host, number))
         except OSError as error:
             self._reserved.close()
             raise CommandError(
-                f"cannot listen on {HOST}:{number} ({error.strerror}): stop what runs there, or give another --port"
+                f"cannot listen on {host}:{number} ({error.strerror}): stop what runs there, or give another --port"
             ) from None
         except OverflowError:
             self._reserved.close()
@@ -55,7 +56,7 @@ class Port:
         made = socket.socket()
         made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-        made.bind((HOST, self.number))
+        made.bind((self._host, self.number))
         return made
 
     def close(self) -> None:
@@ -100,6 +101,7 @@ class EmbeddedCluster:
         nodes: int,
         port: int = 0,
         *,
+        host: str = HOST,
         racks: Sequence[str] = (),
         sets: Sequence[str] = (),
         verbose: bool = False,
@@ -115,7 +117,7 @@ class EmbeddedCluster:
         ports: list[Port] = []
         try:
             for i in range(nodes):
-                ports.append(Port(port + i if port else 0))  # noqa: PERF401 - those that were made are closed below
+                ports.append(Port(port + i if port else 0, host))  # noqa: PERF401 - those that were made are closed below
             ports.extend(Port(0) for _ in range(nodes))
         except CommandError:
             for made in ports:
@@ -131,17 +133,19 @@ class EmbeddedCluster:
                 [
                     f"node.id={i}",
                     f"data.dir={os.path.join(os.path.abspath(folder), f'node-{i}')}",
-                    f"host={HOST}",
+                    f"host={host}",
                     f"port={client.number}",
+                    f"peer.host={HOST}",
                     f"peer.port={peer.number}",
-                    *([f"cluster.nodes={addresses}"] if nodes > 1 else []),
+                    f"cluster.nodes={addresses if nodes > 1 else ''}",
                     *([f"rack={racks[(i - 1) % len(racks)]}"] if racks else []),
                     *sets,
                 ],
             )
             for i, (client, peer) in enumerate(zip(clients, peers, strict=True), 1)
         ]
-        self.bootstrap = ",".join(f"{HOST}:{client.number}" for client in clients)
+        reachable = HOST if host in ("", "0.0.0.0") else host
+        self.bootstrap = ",".join(f"{reachable}:{client.number}" for client in clients)
 
     # --- life ---
 
@@ -187,15 +191,17 @@ class EmbeddedCluster:
     def stop(self) -> bool:
         """All nodes at once; whether all of them ended in order."""
         self.end()
-        processes = [member.process for member in self._members if member.process is not None]
         give_up = time.monotonic() + STOP_S_MAX
-        for process in processes:
+        for member in self._members:
+            process = member.process
+            if process is None:
+                continue
             try:
-                self._orderly &= process.wait(max(give_up - time.monotonic(), 0.1)) == 0
+                status = process.wait(max(give_up - time.monotonic(), 0.1))
             except subprocess.TimeoutExpired:
                 process.kill()
-                process.wait()
-                self._orderly = False
+                status = process.wait()
+            self._note_end(member, status)
             if process.stdout is not None:
                 process.stdout.close()
         for member in self._members:
@@ -266,6 +272,10 @@ class EmbeddedCluster:
         member.output[:] = rest[-OUTPUT_BYTES_MAX:]
         member.ready = member.ready or any(line.startswith(b"ready") for line in lines)
 
+    def _note_end(self, member: _Member, status: int) -> None:
+        """Of a node that was told to stop; one that was just being started may not have been able to hear it."""
+        self._orderly &= status == 0 or (status == -signal.SIGTERM and not member.ready)
+
     def _bury(self, member: _Member) -> None:
         """Its output has ended, so it has, or will very soon."""
         process = member.process
@@ -279,9 +289,9 @@ class EmbeddedCluster:
             process.kill()
             status = process.wait()
         member.process = None
-        member.ready = False
         if self._stopping:
-            self._orderly &= status == 0
+            self._note_end(member, status)
+        member.ready = False
         if self._stopping or self._starting:
             return
         if time.monotonic() - member.began >= STEADY_S:

@@ -8,7 +8,7 @@ from types import FrameType
 
 from tidelog.cli import CommandError
 from tidelog.cli.client import number_from
-from tidelog.cli.server import add_set
+from tidelog.cli.server import add_set, parse_sets
 
 NODES_DEFAULT = 3
 NODES_MAX = 64
@@ -39,7 +39,7 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
 
 
 def run(options: argparse.Namespace) -> int:
-    from tidelog.cli.embedded import EmbeddedCluster
+    from tidelog.cli.embedded import HOST, EmbeddedCluster
 
     there = _nodes_in(options.dir)
     nodes = options.nodes or there or NODES_DEFAULT
@@ -50,8 +50,11 @@ def run(options: argparse.Namespace) -> int:
         )
     if nodes > NODES_MAX:
         raise CommandError(f"{nodes} nodes are too many for one machine: at most {NODES_MAX}")
+    host = parse_sets(options.set).get("host") or os.environ.get("TIDELOG_HOST") or HOST
     racks = [rack.strip() for rack in options.rack.split(",") if rack.strip()]
-    cluster = EmbeddedCluster(options.dir, nodes, options.port, racks=racks, sets=options.set, verbose=options.verbose)
+    cluster = EmbeddedCluster(
+        options.dir, nodes, options.port, host=host, racks=racks, sets=options.set, verbose=options.verbose
+    )
 
     def end(_number: int, _frame: FrameType | None) -> None:
         cluster.end()

@@ -32,6 +32,24 @@ Forward = Callable[[Command, int], Awaitable[int]]
 """Has another node carry out a command within so many milliseconds; gives its offset. Raises CommandRefusedError."""
 
 
+class _Waiting:
+    """Somebody who waits for what the command at an offset does."""
+
+    def __init__(self, future: "asyncio.Future[Applied | None]", term: int | None) -> None:
+        """`term` is the one in which the command was proposed here; None: it is known to be committed."""
+        self.future = future
+        self._term = term
+
+    def tell(self, applied: Applied | None, term: int | None) -> None:
+        """A command of another term at the same offset is another's: ours was lost with our leadership."""
+        if not self.future.done():
+            self.future.set_result(applied if self._term in (None, term) else None)
+
+    def fail(self, error: Exception) -> None:
+        if not self.future.done():
+            self.future.set_exception(error)
+
+
 class ClusterLog:
     def __init__(self, applied: Callable[[Command, Applied], None], forward: Forward) -> None:
         """`applied` is told of every command, right after it changed the state."""
@@ -40,7 +58,7 @@ class ClusterLog:
         self._forward = forward
         self._replica: Replica | None = None
         self._offset = 0  # next record to apply
-        self._results: dict[int, asyncio.Future[Applied | None]] = {}  # by the offset of the command's record
+        self._results: dict[int, _Waiting] = {}  # by the offset of the command's record
         self._recent: OrderedDict[int, Applied] = OrderedDict()
         self._commands_since_snapshot = 0
 
@@ -76,18 +94,18 @@ class ClusterLog:
         if replica is None:
             raise CommandRefusedError(Refusal(Reason.NOT_LEADER))
         batch = build_batch([Record(encode_command(command), timestamp=wall_ms())])
-        result: asyncio.Future[Applied | None] = asyncio.get_running_loop().create_future()
+        result = _Waiting(asyncio.get_running_loop().create_future(), replica.group.term)
 
         def done(refusal: Refusal | None) -> None:
             if refusal is not None:
                 self._results.pop(offset, None)
-                if not result.done():
-                    result.set_exception(CommandRefusedError(refusal))
+                result.fail(CommandRefusedError(refusal))
 
         offset = replica.append([batch], 1, None, replica.now() + timeout_ms, done)
         self._results[offset] = result
-        applied = await result
-        assert applied is not None, "a command of this leader cannot be part of another's snapshot"
+        applied = await result.future
+        if applied is None:
+            raise CommandRefusedError(Refusal(Reason.LEADERSHIP_LOST))
         return offset, applied
 
     async def result_of(self, offset: int) -> Applied:
@@ -104,8 +122,8 @@ class ClusterLog:
             return self._recent.get(offset)
         result = self._results.get(offset)
         if result is None:
-            result = self._results[offset] = asyncio.get_running_loop().create_future()
-        return await asyncio.shield(result)
+            result = self._results[offset] = _Waiting(asyncio.get_running_loop().create_future(), None)
+        return await asyncio.shield(result.future)
 
     def _follow(self) -> None:
         replica = self._replica
@@ -125,17 +143,16 @@ class ClusterLog:
         if len(self._recent) > RESULTS_KEPT:
             self._recent.popitem(last=False)
         waiting = self._results.pop(offset, None)
-        if waiting is not None and not waiting.done():
-            waiting.set_result(applied)
+        if waiting is not None:
+            assert self._replica is not None
+            waiting.tell(applied, self._replica.log.term_of_offset(offset))
         if isinstance(command, Snapshot):
             self._settle_before(offset)
 
     def _settle_before(self, offset: int) -> None:
         """A snapshot may have come instead of commands that somebody waits for: they are part of it."""
         for waited in [waited for waited in self._results if waited < offset]:
-            waiting = self._results.pop(waited)
-            if not waiting.done():
-                waiting.set_result(None)
+            self._results.pop(waited).tell(None, None)
 
     def _write_snapshot(self, replica: Replica) -> None:
         """Both entries in a row: if the first is not committed, the second is not either."""

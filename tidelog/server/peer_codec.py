@@ -89,7 +89,7 @@ def encode_json(kind: FrameKind, content: object) -> bytes:
 def decode_json(body: Buffer) -> dict[str, Any]:
     try:
         content = json.loads(bytes(body))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise PeerProtocolError(f"not JSON: {bytes(body[:40])!r}…") from error
     if not isinstance(content, dict):
         raise PeerProtocolError(f"not an object: {bytes(body[:40])!r}…")

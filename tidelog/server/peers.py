@@ -49,6 +49,7 @@ SWEEP_S = 0.25
 SPEAK_MS = 500  # a connection on which nothing was said for so long gets a sign of life
 SILENT_MS = 2_500  # one on which nothing was heard for so long is closed
 KIND_BYTES = 2
+_CODES = frozenset(code.value for code in ErrorCode)
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,10 +156,10 @@ class Link(asyncio.BufferedProtocol):
             raise PeerProtocolError(
                 f"the node speaks version {content.get('version')} between nodes, this one {VERSION}"
             )
-        try:
-            hello = Hello(content["node"], content["incarnation"], content["cluster"], content["directory"])
-        except KeyError as error:
-            raise PeerProtocolError(f"a hello without {error}") from None
+        fields = [content.get(name) for name in ("node", "incarnation", "cluster", "directory")]
+        if [type(field) for field in fields] != [int, int, str, str]:
+            raise PeerProtocolError(f"a hello that says {fields}")
+        hello = Hello(*cast(tuple[int, int, str, str], fields))
         refusal = self._peers.refusal_of(hello, self.expected)
         if refusal:
             raise PeerProtocolError(refusal)
@@ -200,11 +201,15 @@ class Link(asyncio.BufferedProtocol):
             self._calls.pop(number, None)
 
     def _answered(self, content: dict[str, Any]) -> None:
-        waiting = self._calls.get(content.get("call", 0))
+        number, error = content.get("call"), content.get("error", 0)
+        if not isinstance(number, int) or not isinstance(error, int):
+            raise PeerProtocolError(f"a reply to call {number!r} with error {error!r}")
+        waiting = self._calls.get(number)
         if waiting is None or waiting.done():
             return
-        if "error" in content:
-            waiting.set_exception(PeerCallError(ErrorCode(content["error"]), content.get("message", "")))
+        if error:
+            code = ErrorCode(error) if error in _CODES else ErrorCode.UNKNOWN_SERVER_ERROR
+            waiting.set_exception(PeerCallError(code, str(content.get("message", ""))))
         else:
             waiting.set_result(content.get("content", {}))
 

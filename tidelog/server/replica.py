@@ -84,6 +84,7 @@ class Replica:
         self._next_offset = 0  # behind them
         self._closed = False
         self._served = False
+        self._ready_applied = False
         self._index_waiting: list[tuple[int, Done]] = []  # few: those who retry what is under way
         self._waiting: dict[int, list[Done]] = {}  # ticket -> whom to tell
         self._applied_index = 0
@@ -95,8 +96,11 @@ class Replica:
 
     @property
     def ready(self) -> bool:
-        """This node leads, and everything before its term is committed: it may answer for the stream."""
-        return self.group.ready and not self._closed
+        """This node leads, and everything before its term is committed and applied: it may answer for the stream.
+
+        The group is ready as soon as it has heard; the entries are applied when the turn's effects are taken.
+        """
+        return self._ready_applied and self.group.ready and not self._closed
 
     @property
     def follows(self) -> bool:
@@ -220,7 +224,8 @@ class Replica:
         if effects.leadership is not None and effects.leadership.role is not Role.LEADER:
             self.producers.forget_pending()
             self._tell_index_waiting(_LOST)
-        serves = self.ready or self.follows
+        self._ready_applied = self.group.ready
+        serves = self._ready_applied or self.follows
         if effects.leadership is not None or self._served != serves:
             self._served = serves
             if self.on_leadership is not None:

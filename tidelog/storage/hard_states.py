@@ -18,6 +18,7 @@ from typing import NamedTuple
 
 from crc32c import crc32c
 
+from tidelog import faults
 from tidelog.storage.disk import Disk, File
 from tidelog.storage.errors import CorruptDataError
 from tidelog.storage.small_file import read_file, replace_file
@@ -63,6 +64,8 @@ class HardStates:
 
     def write(self, states: dict[int, StoredVote]) -> None:
         """Make `states` durable."""
+        if faults.ARMED:
+            faults.hit("votes.before-write")
         self._states.update(states)
         if self._used + len(states) > self._slots:
             self._replace()
@@ -74,6 +77,8 @@ class HardStates:
         self._file.sync()
         self._used += len(states)
         self._synced = self._used
+        if faults.ARMED:
+            faults.hit("votes.after-sync")
 
     def forget(self, stream: int) -> None:
         """The stream is gone; its slots go when the file is next replaced."""

@@ -16,6 +16,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from tidelog import faults
 from tidelog.storage.disk import Disk
 from tidelog.storage.errors import WriterFailedError
 from tidelog.storage.pool import FilePool
@@ -100,6 +101,8 @@ def close_segment(
     active = os.path.join(folder, active_name)
     log = os.path.join(folder, closed_name + LOG_SUFFIX)
     rename_into_place(disk, os.path.join(folder, closed_name + INDEX_SUFFIX), index)
+    if faults.ARMED:
+        faults.hit("segment.close")
     if disk.exists(active):
         disk.rename(active, log)
     disk.sync_directory(folder)

@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from typing import Literal
 
+from tidelog import faults
 from tidelog.storage.disk import Buffer, File
 from tidelog.storage.errors import SyncFailedError
 
@@ -73,6 +74,8 @@ class RealFile:
         return b"".join(parts)
 
     def read_into(self, position: int, memory: memoryview) -> int:
+        if faults.ARMED:
+            faults.hit("disk.read")
         read = 0
         while read < len(memory):
             part = os.preadv(self._descriptor, [memory[read:]], position + read)
@@ -110,6 +113,8 @@ class RealFile:
             return memory[position - first : min(read, position - first + length)]
 
     def write_at(self, position: int, buffers: Sequence[Buffer]) -> None:
+        if faults.ARMED:
+            faults.hit("disk.write")
         for first in range(0, len(buffers), BUFFERS_PER_CALL_MAX):
             part = buffers[first : first + BUFFERS_PER_CALL_MAX]
             expected = sum(map(len, part))
@@ -133,6 +138,8 @@ class RealFile:
 
     def sync(self) -> None:
         try:
+            if faults.ARMED:
+                faults.hit("disk.sync")
             self._sync(self._descriptor)
         except OSError as error:
             raise SyncFailedError(f"sync of descriptor {self._descriptor}: {error}") from error
@@ -205,6 +212,8 @@ class RealDisk:
         return RealFile(os.open(path, flags, 0o644), 1, self._sync)
 
     def rename(self, old: str, new: str) -> None:
+        if faults.ARMED:
+            faults.hit("disk.rename")
         os.rename(old, new)
 
     def remove(self, path: str) -> None:
@@ -213,6 +222,8 @@ class RealDisk:
     def sync_directory(self, path: str) -> None:
         descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
+            if faults.ARMED:
+                faults.hit("disk.sync-directory")
             os.fsync(descriptor)
         except OSError as error:
             raise SyncFailedError(f"sync of the folder {path}: {error}") from error

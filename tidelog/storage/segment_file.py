@@ -10,6 +10,7 @@ import mmap
 import os
 from collections.abc import Sequence
 
+from tidelog import faults
 from tidelog.storage.disk import Buffer, Disk, File
 from tidelog.storage.rows import ROW_BYTES
 from tidelog.storage.segment import (
@@ -98,8 +99,27 @@ class SegmentFile:
         rows: Sequence[Buffer],
         staging: Staging,
     ) -> None:
+        if faults.ARMED:
+            self._fail(position, data, rows_position, rows, staging)
         self._data.write(self._file, position, data, staging)
+        if faults.ARMED:
+            faults.hit("segment.between-data-and-rows")
         self._rows.write(self._file, rows_position, rows, staging)
+
+    def _fail(
+        self, position: int, data: Sequence[Buffer], rows_position: int, rows: Sequence[Buffer], staging: Staging
+    ) -> None:
+        """Tests only: do a part of a run's writes, make sure the disk has it, and end."""
+        if faults.ARMED and faults.hit("segment.torn-data"):
+            joined = b"".join(data)
+            self._data.write(self._file, position, [joined[: len(joined) // 2]], staging)
+            self._file.sync()
+            faults.crash()
+        if faults.ARMED and faults.hit("segment.torn-row"):
+            self._data.write(self._file, position, data, staging)
+            self._rows.write(self._file, rows_position, [b"".join(rows)[:-10]], staging)
+            self._file.sync()
+            faults.crash()
 
     def write_settled_mark(self, count: int, chain: int, staging: Staging) -> None:
         self._write_trailer(encode_settled_mark(count, chain), staging)

@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
 
+from tidelog import faults
 from tidelog.raft.log import Buffer, Entry, EntryKind
 from tidelog.storage.disk import Disk
 from tidelog.storage.errors import BatchTooLargeError, FormatVersionError, LogMismatchError
@@ -158,6 +159,8 @@ class StreamLog:
 
     def append_new(self, term: int, kind: EntryKind, data: Sequence[Buffer]) -> int:
         """The leader's append. A batch in writable memory is stamped where it lies."""
+        if faults.ARMED:
+            faults.hit("log.append")
         self._check_term(term, self._terms.last_term)
         if kind is EntryKind.DATA:
             for batch, facts in self._checked(data, records=True):
@@ -312,6 +315,8 @@ class StreamLog:
             return
         if start_offset > self.next_offset:
             raise LogMismatchError(f"stream {self.stream}: log start {start_offset} behind the end {self.next_offset}")
+        if faults.ARMED:
+            faults.hit("log.trim")
         moved, self.start_offset = start_offset > self.start_offset, start_offset
         deletable = 0
         for segment in self._segments:
@@ -488,6 +493,8 @@ class StreamLog:
     # Looking up and reading.
 
     def term_at(self, index: int) -> int:
+        if faults.ARMED:
+            faults.hit("log.term")
         if not self.first_index - 1 <= index <= self.last_index:
             raise LogMismatchError(
                 f"stream {self.stream}: no term for index {index}, {self.first_index}..{self.last_index} are held"
@@ -534,6 +541,8 @@ class StreamLog:
     def entries(self, first: int, last: int, bytes_max: int) -> Sequence[Entry]:
         if self._tail.holds(first):
             return _cut_to_bytes(self._tail.entries_from(first, last), bytes_max)
+        if faults.ARMED:
+            faults.hit("log.entries")
         return self._segments.entries(first, min(last, self._tail.first_index - 1), bytes_max)
 
     def own_entries(self, first: int, last: int) -> list[Entry]:
@@ -561,6 +570,8 @@ class StreamLog:
             raise ValueError(f"offset {offset} is not between {self.start_offset} and {self.next_offset}")
         if offset == self.next_offset:
             return []
+        if faults.ARMED:
+            faults.hit("log.read")
         segment, number = self._segments.locate(offset)
         index = segment.first_index + number
         last = min(committed_index, self.last_index)

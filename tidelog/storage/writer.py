@@ -24,6 +24,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
 
+from tidelog import faults
 from tidelog.storage.disk import Buffer, Disk, run_together
 from tidelog.storage.errors import StorageError, SyncFailedError, WriterFailedError
 from tidelog.storage.hard_states import HardStates, StoredVote
@@ -244,6 +245,8 @@ class GroupCommitWriter:
             waiting, self._waiting = self._waiting, {}
             votes, self._waiting_votes = self._waiting_votes, {}
         with self._fatal_errors():
+            if faults.ARMED:
+                faults.hit("writer.before-write")
             self._write_votes(votes)
             group = self._write_streams(waiting)
         if group.completions:
@@ -253,7 +256,11 @@ class GroupCommitWriter:
         """Make everything that has been written durable, and report it."""
         with self._syncing, self._fatal_errors():
             groups = [self._written.popleft() for _ in range(len(self._written))]
+            if faults.ARMED:
+                faults.hit("writer.before-sync")
             run_together(self._disk, [file.sync for file in dict.fromkeys(f for group in groups for f in group.files)])
+            if faults.ARMED:
+                faults.hit("writer.after-sync")
             for group in groups:
                 self._reports.extend(group.completions)
 
@@ -427,7 +434,11 @@ class GroupCommitWriter:
                 return operation.durable
             case SaveState(content, then, durable):
                 self._sync(channel)  # the state must not know more of the log than the disk does
+                if faults.ARMED:
+                    faults.hit("state.before-replace")
                 replace_file(self._disk, os.path.join(channel.folder, STATE_NAME), content)
+                if faults.ARMED:
+                    faults.hit("state.after-replace")
                 then()
                 return durable
             case Append():
@@ -437,6 +448,8 @@ class GroupCommitWriter:
     def _begin(self, channel: _Channel, segment: Segment) -> None:
         # A new segment's header says that the one before is complete, so that one goes to disk first.
         self._sync(channel)
+        if faults.ARMED:
+            faults.hit("segment.begin")
         file = create_segment_file(self._disk, channel.folder, segment, self._staging)
         if channel.file is not None:
             channel.file.close()
@@ -452,6 +465,8 @@ class GroupCommitWriter:
         file.take_settled_mark_back(self._staging)
         channel.dirty = True
         self._sync(channel)
+        if faults.ARMED:
+            faults.hit("segment.wipe-rows")
         file.wipe_rows(first, end, self._staging)
         channel.dirty = True
         self._sync(channel)
@@ -469,6 +484,8 @@ class GroupCommitWriter:
                 if self._disk.exists(path):
                     self._disk.remove(path)
             self._disk.sync_directory(channel.folder)
+            if faults.ARMED:
+                faults.hit("segment.drop-suffix")
         if operation.kept is not None:
             name = os.path.join(channel.folder, operation.kept.closed_name)
             replace_file(self._disk, name + INDEX_SUFFIX, operation.kept_index)
