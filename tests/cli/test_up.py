@@ -154,11 +154,13 @@ def test_backup_and_restore_of_a_cluster_that_serves(tidelog: Inside, tmp_path: 
     assert found["bytes"] > len(first)
 
 
-def test_a_node_is_removed_with_everything_moved_off_it(tidelog: Inside) -> None:
+def test_a_node_is_removed_with_everything_moved_off_it(up: Up, tidelog: Inside) -> None:
     tidelog("stream", "create", "staying", "--partitions", "4")
     tidelog.produce("staying", b"a\nb\nc\n")
     eventually(lambda: healthy(tidelog), "the cluster is healthy")
     assert tidelog("cluster", "remove-node", "4", "--timeout", str(WAIT_S_MAX)).startswith("removed node 4: ")
+    eventually(lambda: 4 not in up.nodes(), "the removed node has ended")
+    eventually(lambda: "node 4 was removed from the cluster; it is not started again\n" in up.log(), "up says so")
     rows = tidelog.parsed("stream", "describe", "staying")["partitions"]
     assert [sorted(row["voters"]) for row in rows] == [[1, 2, 3]] * 4
     assert [node["node"] for node in tidelog.parsed("cluster", "nodes")] == [1, 2, 3]

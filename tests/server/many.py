@@ -33,9 +33,8 @@ class ClusterWorld:
     async def start_node(self, node: int, **settings: Any) -> Server:
         """A node, new or once more; others than the first ones join as what they are told to be."""
         peers = ",".join(f"{other}@127.0.0.1:{self._peer_ports[other]}" for other in self._config_servers)
-        chosen = Settings(
-            data_dir=str(self.folder(node)), node_id=node, cluster_nodes=peers, **(DEFAULTS | QUICK | settings)
-        )
+        place = {"data_dir": str(self.folder(node)), "node_id": node, "cluster_nodes": peers}
+        chosen = Settings(**(place | DEFAULTS | QUICK | settings))
         server = Server(chosen, ControlledDisk())
         self.servers[node] = server
         await server.start()

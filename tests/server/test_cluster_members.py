@@ -236,6 +236,25 @@ async def test_the_config_servers_change_to_others(cluster: ClusterWorld) -> Non
     await _write(await cluster.until_led("after"), "after", 1)
 
 
+async def test_after_a_change_of_config_servers_nodes_restart_with_the_new_ones_named(cluster: ClusterWorld) -> None:
+    await cluster.start(3)
+    await asyncio.gather(*(cluster.start_node(node, roles="config,data") for node in (4, 5, 6)))
+    await create_on(cluster.any, "t", [4, 5, 6])
+    await admin(cluster.servers[6], "config-nodes", nodes=[4, 5, 6])
+    await until(lambda: all(cluster_members(s) == ((4, 5, 6), (1, 2, 3)) for s in cluster.servers.values()))
+    for node in (1, 2, 3):
+        await admin(cluster.servers[6], "remove-node", node=node)
+        await cluster.kill(node)
+    await until(lambda: all(cluster_members(s) == ((4, 5, 6), ()) for s in cluster.servers.values()))
+    cluster._peer_ports = {node: cluster.servers[4].broker.state.nodes[node].peer_port for node in (4, 5, 6)}
+    cluster._config_servers = [4, 5, 6]
+    for node in (4, 5, 6):
+        await cluster.kill(node)
+    await asyncio.gather(*(cluster.start_node(node) for node in (4, 5, 6)))
+    await _write(await cluster.until_led("t"), "t", 1)
+    assert cluster.any.broker.state.nodes.keys() == {4, 5, 6}
+
+
 async def test_the_config_servers_change_while_one_of_them_is_down(cluster: ClusterWorld) -> None:
     await cluster.start(3)
     await asyncio.gather(*(cluster.start_node(node, roles="config,data") for node in (4, 5)))

@@ -307,7 +307,7 @@ def _remove_node(options: argparse.Namespace, admin: "Admin") -> int:
     if options.json:
         show_json({"removed": number})
     else:
-        show(f"removed node {number}: stop it now; its data folder is not needed any more")
+        show(f"removed node {number}: it stops by itself, and its data folder is not needed any more")
     return 0
 
 

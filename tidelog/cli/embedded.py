@@ -25,6 +25,7 @@ HOST = "127.0.0.1"
 LISTEN_FDS = "TIDELOG_LISTEN_FDS"  # "<for clients>,<for peers>": open files that a node listens on instead of binding
 RESTART_S_MIN, RESTART_S_MAX = 0.25, 10.0
 STEADY_S = 30.0
+ASK_S_MAX = 3.0
 READY_S_MAX = 120.0
 STOP_S_MAX = 60.0
 OUTPUT_BYTES_MAX = 64 << 10  # of a node's output that is held until its line is whole
@@ -276,6 +277,18 @@ class EmbeddedCluster:
         """Of a node that was told to stop; one that was just being started may not have been able to hear it."""
         self._orderly &= status == 0 or (status == -signal.SIGTERM and not member.ready)
 
+    def _removed(self, member: _Member) -> bool:
+        """Whether the others have forgotten it (`tidelog cluster remove-node`): then it has nothing more to do."""
+        from tidelog.cli.admin import Admin
+
+        admin = Admin(self.bootstrap)
+        try:
+            return admin.cluster(ASK_S_MAX).node(member.number) is None
+        except CommandError:
+            return False
+        finally:
+            admin.close()
+
     def _bury(self, member: _Member) -> None:
         """Its output has ended, so it has, or will very soon."""
         process = member.process
@@ -293,6 +306,9 @@ class EmbeddedCluster:
             self._note_end(member, status)
         member.ready = False
         if self._stopping or self._starting:
+            return
+        if status > 0 and self._removed(member):
+            self._say(f"node {member.number} was removed from the cluster; it is not started again")
             return
         if time.monotonic() - member.began >= STEADY_S:
             member.pause_s = RESTART_S_MIN

@@ -65,8 +65,8 @@ async def _begin(broker: "Broker", registration: RegisterNode) -> None:
     while servers:
         known = await asyncio.gather(*(_founding(broker, node) for node in servers if node != me))
         if any(answer is not None and answer["founded"] for answer in known):
-            voters = await _ask_in(broker, registration)
-            broker.follow_cluster([node for node in voters if node != me])
+            index, voters = await _ask_in(broker, registration)
+            broker.follow_cluster([node for node in voters if node != me], index)
             return
         if me in servers and all(answer is not None and not answer["unsure"] for answer in known):
             break
@@ -82,8 +82,8 @@ async def _founding(broker: "Broker", node: int) -> dict[str, Any] | None:
         return None
 
 
-async def _ask_in(broker: "Broker", registration: RegisterNode) -> list[int]:
-    """Have the controller let go of what this node was; gives the voters of the cluster's log."""
+async def _ask_in(broker: "Broker", registration: RegisterNode) -> tuple[int, list[int]]:
+    """Have the controller let go of what this node was; gives the voters of the cluster's log, and since when."""
     content = {"node": dataclasses.asdict(registration), "blank": True}
     said = ""
     while True:
@@ -95,7 +95,7 @@ async def _ask_in(broker: "Broker", registration: RegisterNode) -> list[int]:
                     said = error.message
                     log.warning("node %d does not let this one in yet: %s", node, said)
             else:
-                return answer["voters"]
+                return answer["configuration_index"], answer["voters"]
         await asyncio.sleep(ASK_AGAIN_S)
 
 

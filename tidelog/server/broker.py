@@ -163,9 +163,10 @@ class Broker:
         self._relief.start()
         await self._until_founded()
 
-    def follow_cluster(self, voters: Sequence[int]) -> None:
+    def follow_cluster(self, voters: Sequence[int], configuration_index: int = 0) -> None:
         """Begin the cluster's own log, as one of its first voters or as one who is about to learn it from them."""
-        self.cluster.attach(self.node.begin(CLUSTER_STREAM, voters, TopicConfig.of({})))
+        replica = self.node.begin(CLUSTER_STREAM, voters, TopicConfig.of({}), configuration_index=configuration_index)
+        self.cluster.attach(replica)
 
     def _check_disk(self) -> None:
         known = self.state.nodes[self.settings.node_id].directory

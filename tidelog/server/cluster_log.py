@@ -10,6 +10,7 @@ import asyncio
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 
+from tidelog import faults
 from tidelog.cluster import Applied, Command, Machine, Snapshot, decode_command, encode_command
 from tidelog.raft import Reason, Refusal
 from tidelog.server.clock import wall_ms
@@ -61,11 +62,13 @@ class ClusterLog:
         self._results: dict[int, _Waiting] = {}  # by the offset of the command's record
         self._recent: OrderedDict[int, Applied] = OrderedDict()
         self._commands_since_snapshot = 0
+        self._incomplete = False  # earlier commands are missing here: the state begins anew at the next snapshot
 
     def attach(self, replica: Replica) -> None:
         """Follow the stream, from its start."""
         self._replica = replica
         self._offset = replica.log.start_offset
+        self._incomplete = self._offset > 0
         replica.on_commit = self._follow
         self._follow()
 
@@ -129,13 +132,20 @@ class ClusterLog:
         replica = self._replica
         assert replica is not None
         for record in replica.records(self._offset):
+            self._incomplete = self._incomplete or record.offset != self._offset
             self._offset = record.offset + 1
             self._apply(record.offset, record.value or b"")
         if self._commands_since_snapshot >= SNAPSHOT_EVERY and replica.ready:
             self._write_snapshot(replica)
 
     def _apply(self, offset: int, content: bytes) -> None:
+        if faults.ARMED:
+            faults.hit("cluster.apply")
         command = decode_command(content)
+        if isinstance(command, Snapshot):
+            self._incomplete = False
+        if self._incomplete:
+            return
         applied = self.machine.apply(command)
         self._commands_since_snapshot = 0 if isinstance(command, Snapshot) else self._commands_since_snapshot + 1
         self._applied(command, applied)
@@ -163,6 +173,8 @@ class ClusterLog:
         deadline_ms = replica.now() + 60_000
         batch = build_batch([Record(encode_command(self.machine.snapshot()), timestamp=wall_ms())])
         replica.append([batch], 1, None, deadline_ms, _whatever)
+        if faults.ARMED:
+            faults.hit("cluster.snapshot")
         replica.move_start(offset, deadline_ms, _whatever)
 
 

@@ -4,17 +4,20 @@ The stream's leader lists its closed segments, which are committed, and hands ou
 keeps them (`storage.transfer`), and takes part in the stream once it has them all. What was written since then comes by
 ordinary replication. A filling that is interrupted goes on where it was, with another source if it must.
 
-The configuration that the log begins with is the newest one that the leader knows to be committed, not the one the
-segments begin under: that one may give this node a vote which it has lost (see `raft.membership`).
+The configuration that the log begins with is the newest one known to be committed, to the leader or to the cluster's
+state, not the one the segments begin under: that one may give this node a vote which it has lost (`raft.membership`).
 
 Bounds: FILLING_MAX streams at a time, `fill.bytes.per.second` for all of them together.
 """
 
 import asyncio
 import logging
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from tidelog.cluster import TopicConfig
+from tidelog import faults
+from tidelog.cluster import Partition, TopicConfig
+from tidelog.raft import Configuration
 from tidelog.server.quotas import TokenBucket
 from tidelog.server.segment_client import SegmentClient, SourceError
 from tidelog.storage import Filling, Manifest, StorageError, SyncFailedError
@@ -87,7 +90,7 @@ class Filler:
         source = await SegmentClient.connect(leader.host, leader.port)
         try:
             content = await source.admin("segments", {"topic": topic.name, "partition": number})
-            filling = broker.node.fill(Manifest.from_json(content))
+            filling = broker.node.fill(_under_newest(Manifest.from_json(content), topic.partitions[number]))
             try:
                 await self._copy(source, filling)
             finally:
@@ -95,6 +98,8 @@ class Filler:
         finally:
             source.close()
         if self.wanted(stream):
+            if faults.ARMED:
+                faults.hit("members.begin")
             broker.filled(stream, broker.node.adopt(filling, TopicConfig.of({})))
 
     async def _copy(self, source: SegmentClient, filling: Filling) -> None:
@@ -105,14 +110,26 @@ class Filler:
             await loop.run_in_executor(broker.readers, filling.begin)
             while (wanted := filling.wanted()) is not None:
                 first_index, position, length = wanted
+                if faults.ARMED:
+                    faults.hit("fill.piece")
                 data = await source.read(filling.stream, first_index, LOG_PART, position, min(length, PIECE_BYTES))
                 await loop.run_in_executor(broker.readers, filling.take, first_index, position, data)
                 self.bytes_filled += len(data)
                 if self._rate.bounded:
                     await asyncio.sleep(self._rate.charge(len(data), broker.now()) / 1000)
+            if faults.ARMED:
+                faults.hit("fill.open")
             await loop.run_in_executor(broker.readers, filling.finish)
         except SyncFailedError as error:
             broker.node.fail(error)
             raise SourceError(str(error)) from None
         except OSError as error:  # a full disk, most likely
             raise SourceError(f"this node's disk: {error}") from None
+
+
+def _under_newest(manifest: Manifest, partition: Partition) -> Manifest:
+    """The source may be a leader no more, and not know how this node was let go; the cluster's state does."""
+    if partition.configuration_index <= manifest.configuration_index:
+        return manifest
+    configuration = Configuration.of(partition.voters, partition.learners)
+    return replace(manifest, configuration_index=partition.configuration_index, configuration=configuration.encode())

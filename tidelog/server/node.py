@@ -94,9 +94,20 @@ class Node:
         """The other nodes that this one hears from; only the nodes it shares streams with."""
         return self._host.nodes_alive
 
-    def begin(self, stream: int, voters: Sequence[int], config: TopicConfig, start_offset: int = 0) -> Replica:
-        """Take part in a stream with a new log, which begins under `voters`; this node need not be one of them."""
-        self._store.create_stream(stream, Configuration.of(voters).encode(), start_offset)
+    def begin(
+        self,
+        stream: int,
+        voters: Sequence[int],
+        config: TopicConfig,
+        start_offset: int = 0,
+        configuration_index: int = 0,
+    ) -> Replica:
+        """Take part in a stream with a new log, which begins under `voters`.
+
+        This node need not be one of them; then `configuration_index` says since when they are.
+        """
+        configuration = Configuration.of(voters).encode()
+        self._store.create_stream(stream, configuration, start_offset, configuration_index)
         replica = self.carry(stream, config)
         if voters[0] == self.number:  # somebody has to be first
             self._host.campaign(stream, now_ms())

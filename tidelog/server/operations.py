@@ -12,6 +12,7 @@ import asyncio
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from tidelog import faults
 from tidelog.cluster import (
     CLUSTER_STREAM,
     DATA_ROLE,
@@ -69,8 +70,12 @@ async def change_members(
         if not done.done():
             done.set_result(refusal)
 
+    if faults.ARMED:
+        faults.hit("members.before-change")
     replica.change_members(changes, replica.now() + CHANGE_MS, finish)
     refusal = await done
+    if faults.ARMED:
+        faults.hit("members.after-change")
     if refusal is not None:
         raise OperationError(error_of(refusal), refusal.detail or refusal.reason.value)
 

@@ -46,7 +46,7 @@ async def _register(broker: "Broker", content: dict[str, Any]) -> dict[str, Any]
     fields = content["node"]
     registration = RegisterNode(**{**fields, "roles": tuple(fields["roles"])})
     known = broker.state.nodes.get(registration.node)
-    _, configuration = replica.group.committed_configuration
+    index, configuration = replica.group.committed_configuration
     if known is None and broker.state.founded and not content["blank"]:
         raise PeerCallError(
             ErrorCode.INCONSISTENT_CLUSTER_ID,
@@ -62,9 +62,9 @@ async def _register(broker: "Broker", content: dict[str, Any]) -> dict[str, Any]
         if registration.node in configuration.members:
             # It has forgotten its votes: the group must not count on it before it begins anew.
             await operations.change_members(broker, CLUSTER_STREAM, (), (), (registration.node,))
-            _, configuration = replica.group.committed_configuration
+            index, configuration = replica.group.committed_configuration
     offset = await _submit_here(broker, registration, SUBMIT_MS_MAX)
-    return {"offset": offset, "voters": configuration.voters}
+    return {"offset": offset, "configuration_index": index, "voters": configuration.voters}
 
 
 async def _submit(broker: "Broker", content: dict[str, Any]) -> dict[str, Any]:

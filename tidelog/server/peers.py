@@ -20,6 +20,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, cast
 
+from tidelog import faults
 from tidelog.raft import Envelope
 from tidelog.server.clock import now_ms
 from tidelog.server.memory import BufferPool
@@ -140,7 +141,7 @@ class Link(asyncio.BufferedProtocol):
         kind = int.from_bytes(frame[:KIND_BYTES])
         body = frame[KIND_BYTES:]
         if kind == FrameKind.ENVELOPE and self.hello is not None:
-            if self._peers.trusts(self.hello):
+            if self._peers.trusts(self.hello) and not (faults.ARMED and faults.hit("peers.receive")):
                 self._peers.receive(decode_envelope(body, self.hello.node, self._peers.node))
         elif kind == FrameKind.HELLO and self.hello is None:
             self._greet(decode_json(body))
@@ -288,6 +289,8 @@ class Peers:
     # Talking
 
     def send(self, envelope: Envelope) -> None:
+        if faults.ARMED and faults.hit("peers.send"):
+            return
         link = self._links.get(envelope.destination)
         if link is None:
             return
@@ -298,6 +301,8 @@ class Peers:
         link.write(encode_envelope(envelope))
 
     async def call(self, node: int, method: str, content: Mapping[str, Any], timeout_ms: int) -> dict[str, Any]:
+        if faults.ARMED:
+            faults.hit("peers.call")
         link = self._links.get(node)
         if link is None:
             raise PeerCallError(ErrorCode.BROKER_NOT_AVAILABLE, f"node {node} cannot be reached")

@@ -13,6 +13,7 @@ idempotent producer goes into `producers`. The state is saved from time to time 
 import struct
 from collections.abc import Callable, Iterator, Sequence
 
+from tidelog import faults
 from tidelog.cluster import TopicConfig
 from tidelog.groups.producers import Numbers, Producers
 from tidelog.raft import (
@@ -87,7 +88,7 @@ class Replica:
         self._ready_applied = False
         self._index_waiting: list[tuple[int, Done]] = []  # few: those who retry what is under way
         self._waiting: dict[int, list[Done]] = {}  # ticket -> whom to tell
-        self._applied_index = 0
+        self._applied_index = self._producers_index = 0
         self._begin_anew()
 
     @property
@@ -100,6 +101,8 @@ class Replica:
 
         The group is ready as soon as it has heard; the entries are applied when the turn's effects are taken.
         """
+        if faults.ARMED and faults.hit("replica.ready"):
+            return False
         return self._ready_applied and self.group.ready and not self._closed
 
     @property
@@ -192,8 +195,9 @@ class Replica:
     def read_when_current(self, deadline_ms: int, done: Done) -> None:
         """`done` is called when the high watermark holds everything that was acknowledged before this call."""
         now_ms = self.now()
-        if self._host.lease_index(self.stream, now_ms) is not None:
-            done(None)
+        index = self._host.lease_index(self.stream, now_ms)
+        if index is not None:
+            self.when_committed(index, done)  # it may be applied only when this turn ends
             return
         ticket = self._host.read(self.stream, deadline_ms, now_ms)
         if isinstance(ticket, Refusal):
@@ -245,10 +249,11 @@ class Replica:
         self._tell_watchers()
 
     def save(self) -> None:
-        """Make durable what was made of the log, as far as the log itself is durable."""
-        saved_index = self.log.application[0]
-        if saved_index < self._applied_index <= self.log.durable_index:
-            self.log.save_application(self._applied_index, self.producers.encode(wall_ms()))
+        """Make durable what was made of the log. After a crash it may be ahead of the log: all of it is committed."""
+        if faults.ARMED and faults.hit("replica.save"):
+            return
+        if self.log.application[0] < self._producers_index:
+            self.log.save_application(self._producers_index, self.producers.encode(wall_ms()))
 
     def _committed(self, index: int) -> None:
         log = self.log
@@ -270,15 +275,22 @@ class Replica:
             self._tell_watchers()
 
     def _begin_anew(self) -> None:
-        """The log was taken over from another replica, with what that one had made of the entries before."""
-        saved_index, saved = self.log.application
+        """At a start, or when the log was taken over: go on from what was made of the entries before, and saved.
+
+        What is saved of producers may be ahead of the log. The log's own entries are applied from its beginning: moving
+        the log start again changes nothing.
+        """
+        self._producers_index, saved = self.log.application
         self.producers.restore(saved)
-        self._applied_index = max(saved_index, self.log.first_index - 1)
+        self._applied_index = self.log.first_index - 1
 
     def _apply(self, first: int, last: int) -> None:
+        if faults.ARMED:
+            faults.hit("replica.apply")
         log = self.log
-        for index, numbers, offset in self._numbers(first, last):
+        for index, numbers, offset in self._numbers(max(first, self._producers_index + 1), last):
             self.producers.committed(numbers, offset, index, wall_ms())
+        self._producers_index = max(self._producers_index, last)
         for entry in log.own_entries(first, last):
             if entry.kind is EntryKind.LOG_START:
                 (offset,) = LOG_START.unpack(entry.data)

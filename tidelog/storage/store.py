@@ -132,7 +132,9 @@ class Store:
         content = {"format": FORMAT, "directory": self.directory_id, "cluster": cluster_id}
         replace_file(self._disk, os.path.join(self._directory, NODE_NAME), encode_json(content))
 
-    def create_stream(self, stream: int, configuration: bytes, start_offset: int = 0) -> StreamLog:
+    def create_stream(
+        self, stream: int, configuration: bytes, start_offset: int = 0, configuration_index: int = 0
+    ) -> StreamLog:
         """A new, empty log whose first record gets `start_offset`. The writer makes its files before all else.
 
         `configuration` is the membership that its first entries are replicated under. A crash before its files are
@@ -146,7 +148,7 @@ class Store:
             era=0,
             floor=Floor(0, 0, start_offset),
             start_offset=start_offset,
-            configuration_index=0,
+            configuration_index=configuration_index,
             configuration=configuration,
         )
         log = StreamLog(self._folder(stream), RecoveredLog(state, [], None, 0, [], 0, None), self._around, new=True)

@@ -17,6 +17,7 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, help="run every scenario so often, however long that takes")
     parser.add_argument("--seed", type=int, default=random.randrange(1 << 32), help="of the order and of all choices")
     parser.add_argument("--only", default="", help="scenarios whose title (name / target) contains this")
+    parser.add_argument("--story", action="store_true", help="tell what was done when, also where all went well")
     parser.add_argument("--list", action="store_true", help="list the scenarios and end")
     options = parser.parse_args()
     chosen = [scenario for scenario in SCENARIOS if options.only in scenario.title]
@@ -27,12 +28,12 @@ def main() -> int:
         print(f"no scenario is called {options.only!r}; --list lists them", file=sys.stderr)
         return 2
     signal.signal(signal.SIGTERM, lambda _number, _frame: sys.exit(143))  # an end that leaves no nodes behind
-    outcomes = play(chosen, options.seed, options.rounds, options.minutes)
+    outcomes = play(chosen, options.seed, options.rounds, options.minutes, options.story)
     print(table(outcomes))
     return 0 if all(outcome.passed for outcome in outcomes) else 1
 
 
-def play(chosen: list[Scenario], seed: int, rounds: int | None, minutes: float) -> list[Outcome]:
+def play(chosen: list[Scenario], seed: int, rounds: int | None, minutes: float, story: bool) -> list[Outcome]:
     outcomes: list[Outcome] = []
     deadline_s = time.monotonic() + minutes * 60
     number = 0
@@ -52,6 +53,8 @@ def play(chosen: list[Scenario], seed: int, rounds: int | None, minutes: float) 
             )
             if not outcome.passed:
                 print(outcome.report(), flush=True)
+            elif story:
+                print("\n".join(outcome.story), flush=True)
         number += 1
     return outcomes
 

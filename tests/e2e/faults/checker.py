@@ -10,6 +10,7 @@
 | phantom | nothing is read that was not sent, or was sent elsewhere |
 | gap | a consumer's polls follow each other: each record's offset is one more than the last one's |
 | skipped | the members of a group together read everything, from the first record that one of them got on |
+| forgotten | a member that was assigned after its group had committed an offset begins there or later |
 | incomplete | the final read reaches from the earliest to the latest offset |
 | backwards | earliest and latest never fall: for one client, nor from one that had its answer to one that asked later |
 | stale | latest, asked for after an acknowledgement had come, is behind that record |
@@ -156,6 +157,26 @@ def _skipped(history: History) -> Iterator[str]:
             yield f"group {group} read {span} without {len(missing)} of it: {missing[:3]}"
 
 
+def _forgotten(history: History) -> Iterator[str]:
+    committed: dict[tuple[str, int], list[tuple[float, int]]] = defaultdict(list)
+    for item in history.committed:
+        committed[history.groups[item.client], item.partition].append((item.answered_s, item.offset))
+    highest = {key: _Highest(pairs) for key, pairs in committed.items()}
+    begun: set[tuple[str, int, int]] = set()
+    for poll in history.polled:
+        key = (poll.client, poll.session, poll.partition)
+        if poll.client not in history.groups or key in begun or not poll.records:
+            continue
+        begun.add(key)
+        group = (history.groups[poll.client], poll.partition)
+        offset = highest[group].until(history.sessions[poll.client, poll.session]) if group in highest else None
+        if offset is not None and poll.records[0][0] < offset:
+            yield (
+                f"{poll.client} began at {poll.partition}/{poll.records[0][0]} after group {group[0]} "
+                f"had committed {offset}"
+            )
+
+
 def _incomplete(history: History) -> Iterator[str]:
     for read in history.final:
         offsets = [offset for offset, _ in read.records]
@@ -275,6 +296,7 @@ RULES: dict[str, Callable[[History], Iterator[str]]] = {
     "phantom": _phantom,
     "gap": _gap,
     "skipped": _skipped,
+    "forgotten": _forgotten,
     "incomplete": _incomplete,
     "backwards": _backwards,
     "stale": _stale,

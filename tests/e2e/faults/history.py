@@ -37,6 +37,16 @@ class Polled:
 
 
 @dataclass(frozen=True, slots=True)
+class Committed:
+    """A member's group stands at `offset`, by the server's word."""
+
+    client: str
+    partition: int
+    answered_s: float
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
 class Asked:
     """Earliest and latest offset; either is None when the answer was an error."""
 
@@ -75,6 +85,8 @@ class FinalRead:
 class History:
     idempotent: set[str] = field(default_factory=set)  # clients whose records must be there once and in order
     groups: dict[str, str] = field(default_factory=dict)  # consumer -> the group it is a member of
+    sessions: dict[tuple[str, int], float] = field(default_factory=dict)  # (member, session) -> when it was assigned
+    committed: list[Committed] = field(default_factory=list)
     sent: dict[str, tuple[int, float]] = field(default_factory=dict)  # value -> (partition, when)
     produced: list[Produced] = field(default_factory=list)
     polled: list[Polled] = field(default_factory=list)

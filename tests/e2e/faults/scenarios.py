@@ -98,14 +98,19 @@ class Stage:
         return True
 
     def voters_back(self) -> None:
-        """All replicas that shall hold the topic are voters, on every partition."""
+        """All replicas that shall hold a partition are voters, of every topic, as every node knows it."""
 
         def complete() -> bool:
+            nodes = self.cluster.answering()
             try:
-                streams = self.cluster.admin("streams", topic=self.load.topic)["streams"]
-            except (AskError, IndexError):
+                answers = [self.cluster.admin("streams", node=node.number) for node in nodes]
+            except AskError:
                 return False
-            return all(sorted(stream["voters"]) == sorted(stream["replicas"]) for stream in streams)
+            return bool(answers) and all(
+                sorted(stream["voters"]) == sorted(stream["replicas"]) and not stream["absent"]
+                for answer in answers
+                for stream in answer["streams"]
+            )
 
         self.note("waiting for all voters")
         self.cluster.wait_for(complete, "every replica a voter", CATCH_UP_TIMEOUT_S)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 import pytest
 
 from .checker import RULES, check
-from .history import Asked, FinalRead, History, Pipelined, Polled, Produced
+from .history import Asked, Committed, FinalRead, History, Pipelined, Polled, Produced
 
 Change = Callable[[History], None]
 
@@ -97,6 +97,14 @@ def _group_skips_a_record(history: History) -> None:
     history.polled += [Polled("m1", 1, 0, [(0, "a:1")]), Polled("m2", 1, 0, [(2, "a:2")])]
 
 
+def _group_begins_before_what_it_committed(history: History) -> None:
+    history.groups.update({"m1": "g", "m2": "g"})
+    history.sessions.update({("m1", 1): 1.0, ("m2", 1): 3.0})
+    history.committed.append(Committed("m1", 0, 2.0, 2))
+    records = [(0, "a:1"), (1, "b:1")]
+    history.polled += [Polled("m1", 1, 0, records), Polled("m2", 1, 0, records[1:])]
+
+
 def _final_read_ends_early(history: History) -> None:
     _reread(history, (0, "a:1"), (1, "b:1"), (2, "a:2"), (3, "b:2"), latest=5)
 
@@ -164,6 +172,7 @@ VIOLATIONS: list[tuple[str, Change]] = [
     ("gap", _poll_skips_a_record),
     ("gap", _poll_goes_back),
     ("skipped", _group_skips_a_record),
+    ("forgotten", _group_begins_before_what_it_committed),
     ("incomplete", _final_read_ends_early),
     ("incomplete", _final_read_has_a_hole),
     ("backwards", _latest_falls_for_one_client),
@@ -219,6 +228,8 @@ def test_records_before_the_log_start_are_not_missed() -> None:
 def test_group_may_read_a_record_twice_and_begin_late() -> None:
     history = good_history()
     history.groups.update({"m1": "g", "m2": "g"})
+    history.sessions.update({("m1", 1): 1.0, ("m2", 1): 3.0})
+    history.committed += [Committed("m1", 0, 2.0, 2), Committed("m1", 0, 3.5, 3)]  # the second while m2 begins
     history.polled += [Polled("m1", 1, 0, [(1, "b:1"), (2, "a:2")]), Polled("m2", 1, 0, [(2, "a:2"), (3, "b:2")])]
 
     assert check(history) == []

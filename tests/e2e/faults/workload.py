@@ -23,13 +23,14 @@ from tidelog.wire.errors import ErrorCode
 
 from .asking import AskError, ask, ask_metadata
 from .cluster import Cluster, NodeProcess
-from .history import Asked, FinalRead, History, Pipelined, Polled, Produced
+from .history import Asked, Committed, FinalRead, History, Pipelined, Polled, Produced
 
 MESSAGE_TIMEOUT_S = 30.0  # idempotent producers ride out everything that a scenario does
 IMPATIENT_TIMEOUT_S = 5.0
 END_TIMEOUT_S = 60.0
 FINAL_TIMEOUT_S = 60.0
 PIPELINE_DEPTH = 8
+RESTLESS_S = 3.0
 CLIENT = {
     "socket.timeout.ms": 3_000,
     "socket.connection.setup.timeout.ms": 2_000,
@@ -268,10 +269,14 @@ class RecordConsumer(_Worker):
 
 
 class GroupConsumer(_Worker):
-    """A member of a group that commits as it goes; every assignment is a session of its own."""
+    """A member of a group that commits as it goes; every assignment is a session of its own.
 
-    def __init__(self, name: str, group: str, load: "Load") -> None:
+    A restless one leaves every so often and joins anew, so that the others have to take over from it.
+    """
+
+    def __init__(self, name: str, group: str, load: "Load", *, restless: bool = False) -> None:
         super().__init__(name)
+        self._stay_s = RESTLESS_S if restless else float("inf")
         self._load = load
         self._session = 0
         load.history.groups[name] = group
@@ -281,6 +286,7 @@ class GroupConsumer(_Worker):
             "group.id": group,
             "auto.offset.reset": "earliest",
             "auto.commit.interval.ms": 200,
+            "on_commit": self._committed,
             "session.timeout.ms": 6_000,
             "heartbeat.interval.ms": 500,
             "fetch.wait.max.ms": 100,
@@ -288,10 +294,14 @@ class GroupConsumer(_Worker):
         }
 
     def run(self) -> None:
+        while not self._stop.is_set():
+            self._stay(time.monotonic() + self._stay_s)
+
+    def _stay(self, until_s: float) -> None:
         consumer = Consumer(self._settings)
         try:
             consumer.subscribe([self._load.topic], on_assign=self._assigned)
-            while not self._stop.is_set():
+            while not self._stop.is_set() and time.monotonic() < until_s:
                 message = consumer.poll(0.1)  # one at a time: a new assignment comes between two messages
                 self._load.note_polled(self.name, self._session, [message] if message is not None else [])
         finally:
@@ -299,6 +309,13 @@ class GroupConsumer(_Worker):
 
     def _assigned(self, _consumer: Consumer, _partitions: list[TopicPartition]) -> None:
         self._session += 1
+        self._load.history.sessions[self.name, self._session] = time.monotonic()
+
+    def _committed(self, error: KafkaError | None, partitions: list[TopicPartition]) -> None:
+        for item in partitions if error is None else ():
+            if item.error is None and item.offset >= 0:
+                note = Committed(self.name, item.partition, time.monotonic(), item.offset)
+                self._load.history.committed.append(note)
 
 
 class Watcher(_Worker):
@@ -386,7 +403,7 @@ class Load:
             RecordConsumer("reader", self),
             RecordConsumer("near", self, rack="b"),
             GroupConsumer("m1", "group", self),
-            GroupConsumer("m2", "group", self),
+            GroupConsumer("m2", "group", self, restless=True),
             Watcher("watch", self),
             *(NodeWatcher(f"watch{node.number}", self, node) for node in cluster.nodes.values()),
         ]
