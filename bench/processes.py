@@ -1,5 +1,6 @@
 """Programs that are measured from outside: started, waited for, asked what they use, and ended by their pid."""
 
+import ctypes
 import os
 import re
 import selectors
@@ -20,6 +21,14 @@ SETTLED_S = 0.02  # a program that uses next to nothing for so long has nothing 
 SETTLED_SHARE = 0.1  # of a core
 LOG_BYTES_SHOWN = 4_000
 
+_PR_SET_PDEATHSIG = 1  # prctl(2)
+_libc = ctypes.CDLL(None)
+
+
+def _end_with_parent() -> None:
+    """In the program's process: should the benchmark be killed, the kernel kills it too."""
+    _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
 
 class ProgramFailed(Exception):
     """A program did not start, or not stop."""
@@ -37,6 +46,7 @@ class Program:
                 stderr=log,
                 bufsize=0,
                 start_new_session=True,
+                preexec_fn=_end_with_parent,  # noqa: PLW1509 - it takes no lock that a thread could hold
             )
         self.pid = self._process.pid
         # clock_getcpuclockid(3): the CPU clock of another process, all its threads, in nanoseconds.

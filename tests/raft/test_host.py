@@ -33,7 +33,7 @@ from tidelog.raft.group import FIRST_ATTEMPTS_MAX
 from tidelog.raft.host import Host
 from tidelog.raft.timers import BUCKET_MS, Timers
 
-SETTINGS = RaftSettings()
+SETTINGS = RaftSettings(sleep_after_ms=1_000)
 ELECTION_MS = SETTINGS.election_timeout_ms
 ASLEEP_MS = 2 * ELECTION_MS + SETTINGS.sleep_after_ms + 500
 

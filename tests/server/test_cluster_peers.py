@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import itertools
 import struct
+import time
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
@@ -17,7 +18,7 @@ from tidelog.raft import AppendRequest, Entry, EntryKind, Envelope, VoteRequest
 from tidelog.server import peers as peers_module
 from tidelog.server.memory import BufferPool
 from tidelog.server.peer_codec import FrameKind, encode_envelope, encode_json
-from tidelog.server.peers import VERSION, Hello, PeerCallError, Peers
+from tidelog.server.peers import VERSION, Hello, Link, PeerCallError, Peers
 from tidelog.wire.errors import ErrorCode
 
 BATCH = bytes(batch_of("x" * 100_000))
@@ -157,6 +158,36 @@ async def test_a_silent_connection_is_closed_and_a_quiet_one_is_kept(monkeypatch
         await until(lambda: one.lost == [9])
         assert one.peers._links[2] is link, "nothing was sent on it, but signs of life"
         assert two.talks_to(1)
+
+
+async def test_a_connection_whose_time_was_up_just_when_it_was_made_is_made_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A loop that stands still for as long as a dial may take: uvloop then closes the connection and tells nobody."""
+    monkeypatch.setattr(peers_module, "CONNECT_S_MAX", 0.05)
+    async with _ends(1, 2, dial=False) as (one, two):
+        opened, stalls = one.peers.opened, [0.1, 0.1]
+
+        def stall(link: Link) -> None:
+            opened(link)
+            time.sleep(stalls.pop() if stalls else 0)
+
+        monkeypatch.setattr(one.peers, "opened", stall)
+        one.peers.set_addresses({2: ("127.0.0.1", two.port)})
+        await until(lambda: not stalls)
+
+        async def answered() -> bool:
+            try:
+                return bool(await one.peers.call(2, "echo", {}, 1_000))
+            except PeerCallError:
+                return False
+
+        async with asyncio.timeout(5):
+            while not await answered():
+                await asyncio.sleep(0.01)
+        await until(lambda: len(one.peers._all) == 1)
+        one.send(2)
+        await until(lambda: any(envelope.messages for envelope in two.received))
 
 
 # What makes no sense

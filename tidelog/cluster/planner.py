@@ -99,7 +99,8 @@ class _Asked:
 
 
 _Key = tuple[int, str]
-MEMBERS, READMIT, REPLICAS, LEADER = "members", "readmit", "replicas", "leader"
+MEMBERS, READMIT, REPLICAS, LEADER, LEAVE = "members", "readmit", "replicas", "leader", "leave"
+"""LEADER moves a leader home, which can wait; LEAVE moves one off a node that it has to leave."""
 
 
 class Planner:
@@ -166,8 +167,8 @@ class Planner:
             return  # nobody to ask, or nobody who could; another leader will report
         target = _target(partition, topic.configs.get("leader.rack"), world)
         if target is not None and partition.leader not in partition.replicas:
-            yield (stream, LEADER), TransferLeader(stream, target)
-            asked = self._asked.get((stream, LEADER))
+            yield (stream, LEAVE), TransferLeader(stream, target)
+            asked = self._asked.get((stream, LEAVE))
             if asked is None or asked.times < HAND_OVERS_MAX:
                 return
         change = _change(
@@ -183,7 +184,8 @@ class Planner:
         if change is not None:
             yield (stream, MEMBERS), change
         if target is not None:
-            yield (stream, LEADER), TransferLeader(stream, target)
+            has_to = partition.leader in world.leaving or partition.leader not in partition.replicas
+            yield (stream, LEAVE if has_to else LEADER), TransferLeader(stream, target)
 
     def _cluster_wishes(
         self, state: ClusterState, world: _World, group0: tuple[Collection[int], Collection[int]], controller: int
@@ -199,7 +201,7 @@ class Planner:
             yield (CLUSTER_STREAM, MEMBERS), change
         fit = [n for n in wanted if n in voters and n in world.stable and n not in state.absent]
         if controller >= 0 and controller not in wanted and fit:
-            yield (CLUSTER_STREAM, LEADER), TransferLeader(CLUSTER_STREAM, fit[0])
+            yield (CLUSTER_STREAM, LEAVE), TransferLeader(CLUSTER_STREAM, fit[0])
 
     def _moves(
         self, state: ClusterState, world: _World, needy: Sequence[tuple[Topic, Partition]]

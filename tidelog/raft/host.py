@@ -17,7 +17,8 @@ What wakes a group:
    wakes as if it had heard from the leader when that node was last heard, so elections are no slower than without
    sleep, and as scattered;
 3. at a leader: a member's node falls silent, comes (back), or has restarted;
-4. everywhere: the clock leapt, so that nobody knows what was missed.
+4. everywhere: the clock leapt, so that nobody knows what was missed; when the group is next touched, which it is if
+   anybody has something to tell it. (Nodes whose silence this node slept through are listened to anew.)
 
 Why nobody sleeps for ever:
 
@@ -32,7 +33,7 @@ Why sleep is safe: it decides nothing. A sleeping follower's patience only makes
 lease runs out by its own clock, and a read then wakes it to ask.
 
 **Clock.** `now_ms` should never fall; a host notices when it does, or when it leaps ahead by more than a busy process
-explains (a suspended one looks the same), and has all groups distrust it. Inside, time never falls.
+explains (a suspended one looks the same), and has its groups distrust it. Inside, time never falls.
 """
 
 from collections.abc import Sequence
@@ -78,6 +79,11 @@ class Host:
         self._clock_offset_ms = 0
         """What to add to the caller's clock to get the time inside."""
         self._clock_fell = False
+        self._leaps = 0
+        """How often the clock leapt."""
+        self._leaps_known: dict[int, int] = {}
+        """Group -> how many of them it was told of. They are told when they are next touched or due, not at once: a
+        node that is late because it is busy would be busier still, and later the next time."""
         self._poll_due_ms = now_ms
         """When the last poll asked for the next one, at the latest."""
 
@@ -116,6 +122,7 @@ class Host:
             group, self._node, log, hard_state, configurations, self._settings, self._rng, now_ms, self._peers.alive
         )
         self._groups[group] = self._touched[group] = made
+        self._leaps_known[group] = self._leaps
         self._shared[group] = frozenset()
         return made
 
@@ -123,6 +130,7 @@ class Host:
         """Let go of a group. Its last effects refuse all that is unanswered."""
         gone = self._groups.pop(group)
         self._touched.pop(group, None)
+        del self._leaps_known[group]
         self._timers.disarm(group)
         self._peers.share(group, self._shared.pop(group), (), self._now(now_ms))
         return gone.close()
@@ -140,7 +148,8 @@ class Host:
         return self._touch(group).read(deadline_ms + self._clock_offset_ms, now_ms)
 
     def lease_index(self, group: int, now_ms: int) -> int | None:
-        return self._groups[group].lease_index(self._now(now_ms))
+        now_ms = self._now(now_ms)
+        return self._told(group).lease_index(now_ms)
 
     def members(self, group: int, now_ms: int) -> list[MemberView]:
         """As `Group.members`; and a node that is not heard does not hide behind a group that sleeps, or just woke."""
@@ -158,10 +167,12 @@ class Host:
         return self._touch(group).change_membership(changes, deadline_ms + self._clock_offset_ms, now_ms)
 
     def transfer_leadership(self, group: int, target: int, now_ms: int) -> Refusal | None:
-        return self._touch(group).transfer_leadership(target, self._now(now_ms))
+        now_ms = self._now(now_ms)
+        return self._touch(group).transfer_leadership(target, now_ms)
 
     def campaign(self, group: int, now_ms: int) -> None:
-        self._touch(group).campaign(self._now(now_ms))
+        now_ms = self._now(now_ms)
+        self._touch(group).campaign(now_ms)
 
     # Events
 
@@ -180,6 +191,8 @@ class Host:
         for message in envelope.messages:
             group = groups.get(message.group)
             if group is not None:
+                if self._leaps_known[message.group] != self._leaps:
+                    self._told(message.group)
                 touched[message.group] = group
                 group.receive(message, now_ms)
 
@@ -199,7 +212,7 @@ class Host:
         if peer is None:
             return
         for group_id in peer.groups:
-            group = self._groups[group_id]
+            group = self._told(group_id)
             if group.leader == node:
                 group.wake(peer.heard_ms, now_ms)
             if group.leader in (node, self._node):
@@ -212,7 +225,7 @@ class Host:
         for peer in self._peers.take_silent(now_ms):
             self._wake_groups(peer, now_ms)
         for group_id in self._timers.due(now_ms):
-            group = self._groups[group_id]
+            group = self._told(group_id)
             deadline_ms = group.next_deadline_ms
             if deadline_ms is not None and deadline_ms <= now_ms:
                 group.tick(now_ms)
@@ -254,9 +267,17 @@ class Host:
         return work
 
     def _touch(self, group: int) -> Group:
-        touched = self._groups[group]
+        touched = self._told(group)
         self._touched[group] = touched
         return touched
+
+    def _told(self, group_id: int) -> Group:
+        """The group, which knows that the clock leapt."""
+        group = self._groups[group_id]
+        if self._leaps_known[group_id] != self._leaps:
+            self._leaps_known[group_id] = self._leaps
+            group.clock_leapt(self._now_ms)
+        return group
 
     def _share(self, group: Group, now_ms: int) -> None:
         """Whose life matters to a group: its members', and its leader's, who may not be one yet as far as we know."""
@@ -268,7 +289,7 @@ class Host:
     def _wake_groups(self, peer: Peer, now_ms: int) -> None:
         """A node fell silent, came or restarted: groups that it leads here, or that are led from here, must know."""
         for group_id in peer.groups:
-            group = self._groups[group_id]
+            group = self._told(group_id)
             if group.leader in (peer.node, self._node):
                 self._touched[group_id] = group
                 group.wake(peer.heard_ms, now_ms)
@@ -290,7 +311,5 @@ class Host:
         if not self._clock_fell and late_ms <= self._settings.election_timeout_ms // 2:
             return
         self._clock_fell = False
+        self._leaps += 1
         self._peers.excuse(now_ms)
-        for group_id, group in self._groups.items():
-            group.clock_leapt(now_ms)
-            self._touched[group_id] = group

@@ -26,7 +26,7 @@ class RaftSettings:
     clock_drift_max: float = 0.1
     """How far two nodes' clocks may run apart while one lease lasts, as a fraction of it."""
 
-    sleep_after_ms: int = 1_000
+    sleep_after_ms: int = 200
     """A group this long without work goes to sleep (only where a host watches its nodes)."""
 
     append_bytes_max: int = 1 * MIB

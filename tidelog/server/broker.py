@@ -150,8 +150,8 @@ class Broker:
                 self.cluster.attach(replica)
         self.controller_loop.start()
         registration = RegisterNode(
-            settings.node_id, host, port, settings.rack or None, peer_host, peer_port, settings.role_names,
-            self.node.directory_id,
+            settings.node_id, host, port, settings.rack or None, _reachable(peer_host, host), peer_port,
+            settings.role_names, self.node.directory_id,
         )  # fmt: skip
         await enter(self, registration)
         self._check_disk()
@@ -486,3 +486,8 @@ class Broker:
         """A handler failed: a fault of ours. The client must not wait for an answer that never comes."""
         call.exchange.connection.abort("the request failed inside the server")
         call.exchange.answer(())
+
+
+def _reachable(peer_host: str, host: str) -> str:
+    """Where other nodes reach this one: an address that means "all interfaces" is no use to them."""
+    return host if peer_host in ("0.0.0.0", "::") else peer_host

@@ -90,7 +90,10 @@ class Filler:
         source = await SegmentClient.connect(leader.host, leader.port)
         try:
             content = await source.admin("segments", {"topic": topic.name, "partition": number})
-            filling = broker.node.fill(_under_newest(Manifest.from_json(content), topic.partitions[number]))
+            manifest = Manifest.from_json(content)
+            if manifest.stream != stream:
+                raise SourceError("its name belongs to another stream by now")
+            filling = broker.node.fill(_under_newest(manifest, topic.partitions[number]))
             try:
                 await self._copy(source, filling)
             finally:
@@ -109,6 +112,8 @@ class Filler:
         try:
             await loop.run_in_executor(broker.readers, filling.begin)
             while (wanted := filling.wanted()) is not None:
+                if not self.wanted(filling.stream):
+                    raise SourceError("it is not wanted any more")
                 first_index, position, length = wanted
                 if faults.ARMED:
                     faults.hit("fill.piece")

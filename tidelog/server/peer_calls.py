@@ -59,6 +59,11 @@ async def _register(broker: "Broker", content: dict[str, Any]) -> dict[str, Any]
                 f"node {registration.node} has another disk by now ({known.directory}), and this one "
                 f"({registration.directory}) is not empty: it was replaced, or two nodes have the same number",
             )
+        if broker.is_alive(registration.node):
+            raise PeerCallError(
+                ErrorCode.DUPLICATE_BROKER_REGISTRATION,
+                f"node {registration.node} is there with its own disk: has another node been given its number?",
+            )
         if registration.node in configuration.members:
             # It has forgotten its votes: the group must not count on it before it begins anew.
             await operations.change_members(broker, CLUSTER_STREAM, (), (), (registration.node,))

@@ -351,6 +351,8 @@ class Peers:
             dialer_of_new = self.node if link.dialed else hello.node
             newer = hello.incarnation > there.hello.incarnation
             stuck = now_ms() - there.heard_ms > SPEAK_MS
+            if not stuck and self.trusts(there.hello) and not self.trusts(hello):
+                raise PeerProtocolError(f"node {hello.node} is here already, with another disk")
             if not newer and not stuck and there.dialed != link.dialed and dialer_of_new > min(self.node, hello.node):
                 raise PeerProtocolError("there is a connection already")
             self._links[hello.node] = link

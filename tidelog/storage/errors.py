@@ -10,8 +10,8 @@ class CorruptDataError(StorageError):
 
     def __init__(self, path: str, position: int, reason: str) -> None:
         super().__init__(
-            f"{path}, byte {position}: {reason}. The data was durable and is damaged: restore the file, or remove the "
-            "stream's folder and let the replica be filled again from the others"
+            f"{path}, byte {position}: {reason}. The data was durable and is damaged: restore the file, or start the "
+            "node with an empty data folder, which is then filled again from the other nodes (never remove one stream)"
         )
         self.path = path
         self.position = position

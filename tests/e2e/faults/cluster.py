@@ -67,6 +67,13 @@ class NodeProcess:
         """By itself: nobody has taken note yet."""
         return self._process is not None and self._process.poll() is not None
 
+    def wait_until_ended(self, timeout_s: float) -> bool:
+        """Whether it ends by itself in that time; `has_ended` is true then."""
+        assert self._process is not None
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(timeout_s)
+        return self.has_ended
+
     def start(self) -> None:
         assert not self.running
         command = [sys.executable, "-m", "tidelog.cli", "server", "--verbose"]

@@ -15,6 +15,7 @@ from .workload import Load
 
 SERVICE_TIMEOUT_S = 20.0  # generous: many such clusters may share two cores
 CATCH_UP_TIMEOUT_S = 60.0
+ENDING_S = 5.0
 CRASH_TIMEOUT_S = 30.0  # for a victim to come by its point
 RECORDS = 5  # acknowledged on every partition before a cluster counts as serving
 
@@ -53,8 +54,13 @@ class Stage:
         time.sleep(self.rng.uniform(low_s, high_s))
 
     def arm(self, node: NodeProcess, point: str, action: str) -> None:
+        """A node that is to end there may do so before it answers."""
         self.note(f"{point}={action} at {node}")
-        self.cluster.admin("fault", node=node.number, point=point, action=action)
+        try:
+            self.cluster.admin("fault", node=node.number, point=point, action=action)
+        except AskError:
+            if not node.wait_until_ended(ENDING_S):
+                raise
 
     def disarm(self) -> None:
         for node in self.cluster.answering():
