@@ -23,6 +23,7 @@ LOAD_S = (0.3, 0.8)  # between kills, so that they do not fall together with any
 PACE_S = 0.01
 RETRY_S = 0.005
 ANSWER_MS_MAX = 1_000
+RECONNECT_MS_MAX = 500
 LATE_S = 0.02  # an acknowledgement so soon after the kill was sent before it
 OUTAGE_S_MAX = 30.0
 LIMIT_S = 1.0
@@ -32,7 +33,16 @@ class LightLoad:
     """librdkafka, a record every hundredth of a second; remembers when records were acknowledged."""
 
     def __init__(self, bootstrap: str) -> None:
-        self._producer = Producer({"bootstrap.servers": bootstrap, "acks": "all", "linger.ms": 0, "log_level": 0})
+        self._producer = Producer(
+            {
+                "bootstrap.servers": bootstrap,
+                "acks": "all",
+                "linger.ms": 0,
+                # By default it leaves a node that was down alone for up to 10 s, and here each was down a moment ago.
+                "reconnect.backoff.max.ms": RECONNECT_MS_MAX,
+                "log_level": 0,
+            }
+        )
         self._lock = threading.Lock()
         self._acknowledged_at: list[float] = []
         self.failed = 0  # records that were given up

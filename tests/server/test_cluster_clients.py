@@ -135,12 +135,15 @@ async def test_every_produce_at_a_leader_that_is_cut_off_ends_and_none_behind_a_
     assert values[:-1] == [str(number) for number in range(len(values) - 1)]
 
 
-async def test_what_a_leader_alone_had_is_gone_when_it_comes_back(cluster: ClusterWorld) -> None:
+async def test_what_a_leader_alone_had_is_gone_when_it_leads_again_and_a_retry_of_it_is_new(
+    cluster: ClusterWorld,
+) -> None:
     leader = await _three(cluster)
+    producer = await leader.new_producer()
     client = await leader.connect()
     assert (await client.produce("t", batch_of("kept"))).error_code == 0
     cut(leader, off=_others(cluster, leader))
-    client.send_produce("t", batch_of("alone"), timeout_ms=1_000)
+    client.send_produce("t", numbered(producer, 0, "alone"), timeout_ms=1_000)
     await leader.until_appended("t", 2)
     following = await _led_by_another(cluster, leader)
     writer = await following.connect()
@@ -149,8 +152,11 @@ async def test_what_a_leader_alone_had_is_gone_when_it_comes_back(cluster: Clust
     heal(*cluster.servers.values())
     await until(lambda: leader.high_watermark("t") == 2)
     await lead(cluster, "t", 1)
-    reader = await leader.connect()
-    assert await reader.read_all("t") == ["kept", "new"]
+    again = await leader.connect()
+    assert await again.read_all("t") == ["kept", "new"]
+    answer = await again.produce("t", numbered(producer, 0, "alone"), timeout_ms=3_000)
+    assert (answer.error_code, answer.base_offset) == (0, 2)
+    assert await again.read_all("t") == ["kept", "new", "alone"]
 
 
 async def test_a_leader_that_is_cut_off_serves_no_stale_end(cluster: ClusterWorld) -> None:

@@ -245,7 +245,6 @@ async def test_a_stream_whose_only_disk_was_lost_holds_up_no_other(cluster: Clus
     await _write(await cluster.until_led("only"), "only", "new")
 
 
-@pytest.mark.xfail(strict=True, reason="it is taken for the node with a lost disk (/tmp/cluster-bugs.md, 8)")
 async def test_an_empty_second_node_does_not_take_a_living_nodes_number(cluster: ClusterWorld) -> None:
     await cluster.start(3)
     await create_on(cluster.any, "t", [1, 2, 3])

@@ -183,7 +183,7 @@ async def test_a_connection_whose_time_was_up_just_when_it_was_made_is_made_agai
                 return False
 
         async with asyncio.timeout(5):
-            while not await answered():
+            while not await answered():  # noqa: ASYNC110 - as `until`
                 await asyncio.sleep(0.01)
         await until(lambda: len(one.peers._all) == 1)
         one.send(2)

@@ -649,7 +649,7 @@ def test_the_refusal_names_the_file_and_the_byte() -> None:
     assert (refusal.value.path, refusal.value.position) == (path, second_batch)
     assert path in str(refusal.value)
     assert f"byte {second_batch}" in str(refusal.value)
-    assert "restore the file, or remove the stream's folder" in str(refusal.value)
+    assert "start the node with an empty data folder" in str(refusal.value)
 
 
 def test_a_node_that_refused_to_start_lets_go_of_its_directory() -> None:

@@ -467,6 +467,7 @@ class Broker:
         task = self._loop.create_task(self._finish(call, answer))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(lambda _: answer.close())  # it may never have begun
         return False
 
     async def _finish(self, call: Call, answering: Coroutine[Any, Any, object]) -> None:

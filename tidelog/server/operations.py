@@ -135,10 +135,11 @@ class Operations:
 
     async def transfer_leader(self, stream: int, target: int) -> dict[str, Any]:
         partition = self._partition(stream)
-        if target not in partition.voters:
+        voters = partition.voters or partition.initial
+        if target not in voters:
             raise OperationError(
                 ErrorCode.INVALID_REQUEST,
-                f"node {target} is no voter of the stream; voters are {list(partition.voters)}",
+                f"node {target} is no voter of the stream; voters are {list(voters)}",
             )
         await self.ask_leader(stream, "hand-over", {"stream": stream, "target": target})
         return {}

@@ -45,7 +45,7 @@ from tidelog.raft import (
     VoteResponse,
 )
 from tidelog.raft.errors import ConfigurationError
-from tidelog.wire.batch import check_batch
+from tidelog.wire.batch import is_intact
 
 FRAME_BYTES = 1 << 20  # a frame that has reached this size takes no more messages
 MESSAGES_MAX = 60_000  # of one frame
@@ -232,8 +232,8 @@ def _read_append(
         if end > len(body):
             raise PeerProtocolError(f"an entry of {size} bytes in a frame of {len(body)}")
         data = body[position:end]
-        if kind == EntryKind.DATA and check_batch(data).size != size:
-            raise PeerProtocolError(f"a batch of another size than the {size} bytes it came with")
+        if kind == EntryKind.DATA and not is_intact(data):
+            raise PeerProtocolError(f"a batch of {size} bytes was damaged on its way")
         entries.append(Entry(index, entry_term, _KINDS[kind], data))
         position = end
     request = AppendRequest(group, source, destination, term, previous_index, previous_term, entries, commit, round_)

@@ -112,6 +112,7 @@ class Link(asyncio.BufferedProtocol):
         self.write([encode_json(FrameKind.HELLO, content)])
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - the protocol's signature
+        """The end, told once or more often."""
         self.transport = None
         self._frames.drop()
         if not self.greeted.done():
@@ -391,12 +392,16 @@ class Peers:
     async def _dial(self, node: int) -> None:
         host, port = self._addresses[node]
         loop = asyncio.get_running_loop()
+        link = Link(self, node)
         with contextlib.suppress(OSError, TimeoutError):
-            async with asyncio.timeout(CONNECT_S_MAX):
-                _, link = await loop.create_connection(lambda: Link(self, node), host, port)
+            try:
+                async with asyncio.timeout(CONNECT_S_MAX):
+                    await loop.create_connection(lambda: link, host, port)
+            except BaseException:
+                link.connection_lost(None)  # uvloop does not tell it when the time is up just as it is made
+                raise
             async with asyncio.timeout(HELLO_S_MAX):
                 await link.greeted
-            return
 
     def _sweep(self) -> None:
         self._sweeper = asyncio.get_running_loop().call_later(SWEEP_S, self._sweep)

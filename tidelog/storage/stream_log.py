@@ -54,6 +54,8 @@ from tidelog.wire.batch import build_own_batch, read_facts, read_stamp, stamp
 
 CONTEXT_VERSION = 1
 # version, offset, log start, configuration's index, application's index, configuration's bytes
+_Facts = tuple[int, int, int, int]
+"""Of a batch: size, checksum, last offset delta, newest timestamp."""
 _CONTEXT = struct.Struct(">BQQQQI")
 
 
@@ -176,13 +178,16 @@ class StreamLog:
         return self.last_index
 
     def append_received(self, entries: Sequence[Entry]) -> None:
-        for entry, (batch, facts) in zip(entries, self._checked(self._batches_of(entries)), strict=True):
+        for entry, batch, facts in self._placed(entries):
             self._take(entry, batch, facts)
         self._submit_run()
 
-    def _batches_of(self, entries: Sequence[Entry]) -> list[Buffer]:
-        """The entries' batches, each checked to have the place that it is stamped with."""
-        batches: list[Buffer] = []
+    def _placed(self, entries: Sequence[Entry]) -> list[tuple[Entry, Buffer, _Facts]]:
+        """The entries with their batches, each checked to have the place that it is stamped with.
+
+        All before the first is taken in: a bad one must not leave half an append.
+        """
+        placed: list[tuple[Entry, Buffer, _Facts]] = []
         next_index, next_offset, term = self.last_index + 1, self.next_offset, self._terms.last_term
         for entry in entries:
             if entry.kind is EntryKind.DATA:
@@ -195,33 +200,38 @@ class StreamLog:
                     f"stream {self.stream}: (index, offset, epoch) of an entry is {place}, "
                     f"its place is {(next_index, next_offset, entry.term)}"
                 )
-            self._check_term(entry.term, term)
-            batches.append(batch)
+            if entry.term < term:
+                self._check_term(entry.term, term)
+            facts = self._facts_of(batch)
+            placed.append((entry, batch, facts))
             next_index, term = next_index + 1, entry.term
-            next_offset += read_facts(batch)[2] + 1
-        return batches
+            next_offset += facts[2] + 1
+        return placed
 
     def _check_term(self, term: int, before: int) -> None:
         if term < before:
             raise LogMismatchError(f"stream {self.stream}: an entry of term {term} behind one of term {before}")
 
-    def _checked(
-        self, batches: Sequence[Buffer], *, records: bool = False
-    ) -> list[tuple[Buffer, tuple[int, int, int, int]]]:
-        """The batches with their facts, all before the first is taken in: a bad one must not leave half an append."""
-        checked: list[tuple[Buffer, tuple[int, int, int, int]]] = []
+    def _checked(self, batches: Sequence[Buffer], *, records: bool = False) -> list[tuple[Buffer, _Facts]]:
+        """The batches with their facts, all before the first is taken in."""
+        checked: list[tuple[Buffer, _Facts]] = []
         for batch in batches:
-            facts = read_facts(batch)
-            if facts[0] != len(batch):
-                raise LogMismatchError(f"stream {self.stream}: a batch of {len(batch)} bytes says it has {facts[0]}")
-            if facts[0] > self._shape.data_bytes_max:
-                raise BatchTooLargeError(f"a batch of {facts[0]} bytes; a segment holds {self._shape.data_bytes_max}")
+            facts = self._facts_of(batch)
             if records and facts[2] < 0:
                 raise LogMismatchError(f"stream {self.stream}: a batch without records takes no offset")
             checked.append((batch, facts))
         return checked
 
-    def _take(self, entry: Entry, batch: Buffer, facts: tuple[int, int, int, int]) -> None:
+    def _facts_of(self, batch: Buffer) -> _Facts:
+        facts = read_facts(batch)
+        size = facts[0]
+        if size != len(batch):
+            raise LogMismatchError(f"stream {self.stream}: a batch of {len(batch)} bytes says it has {size}")
+        if size > self._shape.data_bytes_max:
+            raise BatchTooLargeError(f"a batch of {size} bytes; a segment holds {self._shape.data_bytes_max}")
+        return facts
+
+    def _take(self, entry: Entry, batch: Buffer, facts: _Facts) -> None:
         """Give the entry its place in memory, and its bytes to the run that goes to the writer."""
         size, crc, last_offset_delta, timestamp = facts
         segment = self._segments.last

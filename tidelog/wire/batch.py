@@ -31,6 +31,9 @@ _HEADER = struct.Struct(">qiibIhiqqqhii")
 _FACTS = struct.Struct(">qiibIhiqq")
 _STAMP = struct.Struct(">qii")
 _FRAME = struct.Struct(">qi")
+_BASE_OFFSET = struct.Struct(">q")
+_LEADER_EPOCH = struct.Struct(">i")
+_LEADER_EPOCH_AT = 12
 _CHECKED_FROM = 21  # the checksum covers the batch from `attributes` on
 
 ATTRIBUTE_COMPRESSION = 0x07
@@ -105,8 +108,16 @@ def read_stamp(batch: Buffer) -> tuple[int, int]:
 
 def stamp(batch: bytearray | memoryview, base_offset: int, leader_epoch: int) -> None:
     """Give the batch its place in the log. Neither field is covered by the checksum."""
-    struct.pack_into(">q", batch, 0, base_offset)
-    struct.pack_into(">i", batch, 12, leader_epoch)
+    _BASE_OFFSET.pack_into(batch, 0, base_offset)
+    _LEADER_EPOCH.pack_into(batch, _LEADER_EPOCH_AT, leader_epoch)
+
+
+def is_intact(batch: Buffer) -> bool:
+    """Whether these bytes are one whole batch with the checksum it says; the quick way to ask."""
+    if len(batch) < HEADER_BYTES:
+        return False
+    _, length, _, magic, crc, _, _, _, _ = _FACTS.unpack_from(batch)
+    return magic == MAGIC and LENGTH_END + length == len(batch) and crc32c(memoryview(batch)[_CHECKED_FROM:]) == crc
 
 
 def check_batch(batch: Buffer, position: int = 0) -> BatchHeader:
