@@ -440,11 +440,13 @@ async def test_a_second_node_with_a_number_that_is_taken_is_not_listened_to(clus
     controller = await cluster.controller()
     term = controller.broker.node.replicas[0].group.term
     port = controller.broker.state.nodes[number_of(controller)].peer_port
-    stranger = await Stranger.connect(port)
     taken = next(node for node in (1, 2, 3) if node != number_of(controller))
+    await cluster.kill(taken)
+    await until(lambda: taken not in controller.broker.peers.connected)
+    stranger = await Stranger.connect(port)
     cluster_id = controller.broker.state.cluster_id
     stranger.say_hello(node=taken, incarnation=2**62, cluster=cluster_id, directory="another")
-    await until(lambda: controller.broker.peers._links[taken].hello.directory == "another")  # type: ignore[union-attr]
+    await until(lambda: taken in controller.broker.peers.connected)
     ask = VoteRequest(0, taken, number_of(controller), term + 10, 10**6, term + 9, False, True)
     for buffer in encode_envelope(Envelope(taken, number_of(controller), 2**62, [ask])):
         stranger.writer.write(buffer)

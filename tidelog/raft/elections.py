@@ -9,8 +9,10 @@ from tidelog.raft.messages import VoteRequest
 from tidelog.raft.quorum import VoteResult, quorum_vote
 from tidelog.raft.replica import Replica
 
-HURRY_PART = 4
-"""A quarter of the election timeout is what a node adds to its promise at most, when it knows its leader to be gone."""
+HURRY_STEPS = 16
+"""Of an election timeout; whose turn it is to campaign waits one, the next three, and so on."""
+YIELD_PART = 4
+"""A node stays out of the way of another that may win for this part of an election timeout."""
 
 
 class Patience:
@@ -52,19 +54,21 @@ class Patience:
         self.promised_until_ms = max(self.promised_until_ms, since_ms + self._election_timeout_ms)
         self.restart(since_ms)
 
-    def hurry(self, now_ms: int) -> None:
+    def hurry(self, now_ms: int, rank: int) -> None:
         """The connection to the leader broke, so it is probably gone: campaign soon after the promise ends.
 
-        Not at once: the others' promises end a little earlier or later, and rivals should not meet.
+        Not at once, since the others' promises end a little earlier or later; and one after the other, by `rank`, since
+        rivals that meet cost each other an election timeout.
         """
         since_ms = max(self.promised_until_ms, now_ms)
-        short_ms = self._election_timeout_ms // HURRY_PART
-        if self.deadline_ms > since_ms + short_ms:
-            self.deadline_ms = since_ms + self._rng.randint(short_ms // HURRY_PART, short_ms)
+        step_ms = max(1, self._election_timeout_ms // HURRY_STEPS)
+        first_ms = since_ms + (1 + 2 * rank) * step_ms
+        if self.deadline_ms > first_ms + step_ms:
+            self.deadline_ms = first_ms + self._rng.randrange(step_ms)
 
     def yield_way(self, now_ms: int) -> None:
         """Another may win an election now: do not get in its way."""
-        self.deadline_ms = max(self.deadline_ms, now_ms + self._election_timeout_ms // HURRY_PART)
+        self.deadline_ms = max(self.deadline_ms, now_ms + self._election_timeout_ms // YIELD_PART)
 
     def retry_soon(self, now_ms: int, wait_ms: int) -> None:
         """Ask again after `wait_ms` to twice that."""

@@ -274,7 +274,14 @@ class Group:
         if self._leading is not None:
             self._leading.replication.unreachable(node)
         elif node == self._leader:
-            self._patience.hurry(now_ms)
+            self._patience.hurry(now_ms, self._rank_without(node))
+
+    def _rank_without(self, leader: int) -> int:
+        """Whose turn it is to lead after a leader that is gone: another voter's for each group, so they spread."""
+        others = [voter for voter in self._replica.membership.in_force.voters if voter != leader]
+        if self._replica.node not in others:
+            return len(others)
+        return (others.index(self._replica.node) + self.group) % len(others)
 
     def clock_leapt(self, now_ms: int) -> None:
         """Time has passed in a way that this node cannot account for: it was suspended, or its clock was set.

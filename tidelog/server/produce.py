@@ -243,7 +243,8 @@ class Produce:
         if self._acks == 0:
             exchange.answer((), mute_ms)
         elif faults.ARMED and faults.hit("produce.answer"):
-            exchange.answer((), mute_ms)  # the client never hears of it
+            exchange.connection.abort("fault point produce.answer")  # the client never hears of it
+            exchange.answer((), mute_ms)
         else:
             endpoints = self._tell_leaders() if self._wrong_node and self._version >= LEADER_SINCE else ()
             answer = write_answer(self._version, exchange.correlation_id, self._answers, mute_ms, endpoints)

@@ -27,10 +27,16 @@ def main() -> int:
     if not chosen:
         print(f"no scenario is called {options.only!r}; --list lists them", file=sys.stderr)
         return 2
-    signal.signal(signal.SIGTERM, lambda _number, _frame: sys.exit(143))  # an end that leaves no nodes behind
+    signal.signal(signal.SIGTERM, _end)
     outcomes = play(chosen, options.seed, options.rounds, options.minutes, options.story)
     print(table(outcomes))
     return 0 if all(outcome.passed for outcome in outcomes) else 1
+
+
+def _end(_number: int, _frame: object) -> None:
+    """Told to stop: end in order, which leaves no nodes behind, and do not let a second signal get in the way."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    sys.exit(143)
 
 
 def play(chosen: list[Scenario], seed: int, rounds: int | None, minutes: float, story: bool) -> list[Outcome]:
