@@ -12,7 +12,7 @@ from tidelog.cluster import CLUSTER_STREAM
 from tidelog.server.replica import Replica
 from tidelog.server.settings import Settings
 
-QUICK = {"raft_heartbeat_ms": 20, "raft_election_timeout_ms": 200, "leader_balance_ms": 200}
+QUICK: dict[str, Any] = {"raft_heartbeat_ms": 20, "raft_election_timeout_ms": 200, "leader_balance_ms": 200}
 
 
 class ClusterWorld:
@@ -33,7 +33,7 @@ class ClusterWorld:
     async def start_node(self, node: int, **settings: Any) -> Server:
         """A node, new or once more; others than the first ones join as what they are told to be."""
         peers = ",".join(f"{other}@127.0.0.1:{self._peer_ports[other]}" for other in self._config_servers)
-        place = {"data_dir": str(self.folder(node)), "node_id": node, "cluster_nodes": peers}
+        place: dict[str, Any] = {"data_dir": str(self.folder(node)), "node_id": node, "cluster_nodes": peers}
         chosen = Settings(**(place | DEFAULTS | QUICK | settings))
         server = Server(chosen, ControlledDisk())
         self.servers[node] = server

@@ -142,7 +142,7 @@ async def test_a_drained_node_is_emptied_then_removed_ends_and_comes_back_only_e
     await cluster.until_led("t")
     refused = await ask_admin(cluster.any, "remove-node", node=4)
     assert refused.error_code == ErrorCode.INVALID_REQUEST
-    assert "drain" in refused.error_message
+    assert "drain" in (refused.error_message or "")
     await _write(await cluster.until_led("t", 2), "t", 1)
     await admin(cluster.any, "drain-node", node=4)
     controller = await cluster.controller()
@@ -162,7 +162,6 @@ async def test_a_drained_node_is_emptied_then_removed_ends_and_comes_back_only_e
     await _write(await cluster.until_led("u"), "u", 1)
 
 
-@pytest.mark.xfail(strict=True, reason="nobody tells it: it waits for ever (admission._register)")
 async def test_a_removed_node_with_its_folder_is_refused(cluster: ClusterWorld) -> None:
     await cluster.start(3)
     await cluster.start_node(4, roles="data")

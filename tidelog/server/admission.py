@@ -104,14 +104,21 @@ async def _register(broker: "Broker", registration: RegisterNode) -> int:
     content = {"node": dataclasses.asdict(registration), "blank": False}
     while True:
         try:
-            answer = await broker.at_controller("register", content, REGISTER_MS)
+            return (await broker.at_controller("register", content, CALL_MS))["offset"]
         except PeerCallError as error:
-            if error.code is ErrorCode.INCONSISTENT_CLUSTER_ID:
-                raise StorageError(error.message) from None
+            _end_if_refused(error)
             log.debug("not registered yet: %s", error.message)
-            await asyncio.sleep(RETRY_S)
-        else:
-            return answer["offset"]
+        for node in broker.settings.config_servers:  # the cluster's group may have let go of this node
+            try:
+                await broker.peers.call(node, "register", content, REGISTER_MS)
+            except PeerCallError as error:
+                _end_if_refused(error)
+        await asyncio.sleep(RETRY_S)
+
+
+def _end_if_refused(error: PeerCallError) -> None:
+    if error.code is ErrorCode.INCONSISTENT_CLUSTER_ID:
+        raise StorageError(error.message) from None
 
 
 async def watch(broker: "Broker", registration: RegisterNode) -> None:

@@ -205,6 +205,7 @@ class Node:
         for replica in self._gathering:
             replica.propose_gathered()
         self._gathering.clear()
+        time_ms = now_ms()  # proposing asked the clock again: to the host it must not fall
         work = host.poll(time_ms)
         for envelope in work.envelopes:
             self.send(envelope)
