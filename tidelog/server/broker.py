@@ -65,6 +65,8 @@ API_VERSIONS = 18
 START_TIMEOUT_MS = 60_000
 READER_THREADS = 4
 FETCH_BYTES_MIN = 64 << 10  # of an answer when memory is short
+EARLY_STREAMS = 100  # elect their leaders while the cluster's log elects its own; more of them would hold that up
+CARRIED_A_STEP = 50  # streams taken up before others get the loop
 HAND_OVER_MS_MAX = 1_500
 LOAD_COUNTED_MS = 1_000
 CONTROLLER_RETRY_S = 0.05
@@ -144,10 +146,12 @@ class Broker:
         own = settings.config_servers.get(settings.node_id)
         peer_port = await self.peers.open(peer_host, settings.peer_port or (own[1] if own else 0), listening)
         self._find_peers()
-        for stream in self.node.streams_on_disk:
-            replica = self.node.carry(stream, TopicConfig.of({}))
-            if stream == CLUSTER_STREAM:
-                self.cluster.attach(replica)
+        here = self.node.streams_on_disk
+        if CLUSTER_STREAM in here:
+            here.remove(CLUSTER_STREAM)
+            self.cluster.attach(self.node.carry(CLUSTER_STREAM, TopicConfig.of({})))
+        for stream in here[:EARLY_STREAMS]:
+            self.node.carry(stream, TopicConfig.of({}))
         self.controller_loop.start()
         registration = RegisterNode(
             settings.node_id, host, port, settings.rack or None, _reachable(peer_host, host), peer_port,
@@ -155,6 +159,10 @@ class Broker:
         )  # fmt: skip
         await enter(self, registration)
         self._check_disk()
+        for number, stream in enumerate(here[EARLY_STREAMS:]):
+            self.node.carry(stream, TopicConfig.of({}))
+            if number % CARRIED_A_STEP == 0:
+                await asyncio.sleep(0)
         self._serving = True
         self._settle_all()
         self._reporter.start()

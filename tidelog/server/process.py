@@ -28,7 +28,6 @@ COLLECT_AFTER = (50_000, 50, 100)
 tail cache) is large: with Python's default of 700 a good part of the server's time goes into looking through that."""
 LISTEN_FDS = "TIDELOG_LISTEN_FDS"
 """Environment: the numbers of two sockets that listen already, for clients and for other nodes, as `5,6`."""
-SWITCH_INTERVAL_S = 0.0005  # how soon a disk thread gets the interpreter back from a busy loop
 
 
 class ServerFailedError(Exception):
@@ -99,7 +98,6 @@ def _allow_many_files() -> None:
 
 def run(settings: Settings, ready: Callable[[str, int], None]) -> int:
     _allow_many_files()
-    sys.setswitchinterval(SWITCH_INTERVAL_S)
     gc.set_threshold(*COLLECT_AFTER)
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:

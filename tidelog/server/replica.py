@@ -291,13 +291,12 @@ class Replica:
         for index, numbers, offset in self._numbers(max(first, self._producers_index + 1), last):
             self.producers.committed(numbers, offset, index, wall_ms())
         self._producers_index = max(self._producers_index, last)
-        for entry in log.own_entries(first, last):
-            if entry.kind is EntryKind.LOG_START:
-                (offset,) = LOG_START.unpack(entry.data)
-                self.save()  # producers that are known only from what goes now must not be forgotten
-                log.trim(offset, last)
-                self.high_watermark = max(self.high_watermark, log.start_offset)
-                self._tell_watchers()
+        for entry in log.own_entries(first, last, EntryKind.LOG_START):
+            (offset,) = LOG_START.unpack(entry.data)
+            self.save()  # producers that are known only from what goes now must not be forgotten
+            log.trim(offset, last)
+            self.high_watermark = max(self.high_watermark, log.start_offset)
+            self._tell_watchers()
 
     def _numbers(self, first: int, last: int) -> Iterator[tuple[int, Numbers, int]]:
         """(index, numbers, base offset) of idempotent producers' batches among the entries first..last."""

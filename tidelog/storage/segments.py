@@ -92,14 +92,15 @@ class Segments:
                 newest = max(newest, timestamp_at(self.rows(segment), last_index - segment.first_index))
         return newest
 
-    def own_indexes(self, first: int, last: int) -> list[int]:
-        """Indexes of the entries first..last that are not records."""
+    def own_indexes(self, first: int, last: int, kind: EntryKind | None = None) -> list[int]:
+        """Indexes of the entries first..last that are not records: all, or those of one kind."""
         return [
             segment.first_index + number
             for segment in self._segments
             if segment.controls and segment.first_index <= last and segment.last_index >= first
             for number in segment.controls
             if first <= segment.first_index + number <= last
+            and (kind is None or row_at(self.rows(segment), number).kind == kind)
         ]
 
     def file_ranges(self, segment: Segment, number: int, last: int, bytes_max: int) -> list[FileRange]:

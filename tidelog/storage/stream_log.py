@@ -555,9 +555,9 @@ class StreamLog:
             faults.hit("log.entries")
         return self._segments.entries(first, min(last, self._tail.first_index - 1), bytes_max)
 
-    def own_entries(self, first: int, last: int) -> list[Entry]:
-        """The entries first..last that are not records, in order."""
-        return [self.entries(index, index, 1)[0] for index in self._segments.own_indexes(first, last)]
+    def own_entries(self, first: int, last: int, kind: EntryKind | None = None) -> list[Entry]:
+        """The entries first..last that are not records, in order: all, or those of one kind."""
+        return [self.entries(index, index, 1)[0] for index in self._segments.own_indexes(first, last, kind)]
 
     def batch_headers(self, first: int, last: int) -> Iterator[tuple[int, Buffer]]:
         """(index, header and maybe more) of the record batches first..last; of those in files only headers are read."""
