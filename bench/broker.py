@@ -9,7 +9,6 @@ import asyncio
 import gc
 import os
 import statistics
-import sys
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -32,7 +31,7 @@ from bench.rounds import Line, compare, spread
 from bench.scratch import scratch
 from tidelog.server.broker import Broker
 from tidelog.server.connection import Connection
-from tidelog.server.process import COLLECT_AFTER, SWITCH_INTERVAL_S
+from tidelog.server.process import COLLECT_AFTER
 from tidelog.server.settings import Settings
 from tidelog.storage import RealDisk
 from tidelog.wire.frames import SIZE_BYTES, decode_response, encode_request
@@ -167,15 +166,13 @@ def _fail(error: BaseException) -> None:
 @contextmanager
 def _interpreter_of_a_server() -> Iterator[None]:
     """The collector and the threads' turns as `tidelog.server.process` sets them."""
-    collect_after, switch_interval_s = gc.get_threshold(), sys.getswitchinterval()
+    collect_after = gc.get_threshold()
     gc.set_threshold(*COLLECT_AFTER)
-    sys.setswitchinterval(SWITCH_INTERVAL_S)
     try:
         yield
     finally:
         gc.unfreeze()
         gc.set_threshold(*collect_after)
-        sys.setswitchinterval(switch_interval_s)
 
 
 def _cost_line(name: str, costs_s: list[float], limit_us: float) -> Line:

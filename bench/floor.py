@@ -34,7 +34,6 @@ CHUNKS_MAX = 64
 FRAMES_PER_CHUNK_MIN = 4
 READ_BYTES_MIN = 64 << 10
 ACCEPT_S_MAX = 60.0
-SWITCH_INTERVAL_S = 0.0005  # as the server's
 UNUSED = 3  # references to a chunk that nobody looks at: the queue's, the variable's and the question's own
 
 _CRC = struct.Struct(">I")
@@ -193,7 +192,6 @@ async def lead(path: str, file_bytes: int, frame_bytes: int, batch_at: int, batc
 
 
 def main(arguments: list[str]) -> None:
-    sys.setswitchinterval(SWITCH_INTERVAL_S)
     role, path, *numbers = arguments
     begin = {"follow": follow, "lead": lead}[role]
     loop = uvloop.new_event_loop()
