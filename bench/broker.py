@@ -165,7 +165,7 @@ def _fail(error: BaseException) -> None:
 
 @contextmanager
 def _interpreter_of_a_server() -> Iterator[None]:
-    """The collector and the threads' turns as `tidelog.server.process` sets them."""
+    """The collector as `tidelog.server.process` sets it."""
     collect_after = gc.get_threshold()
     gc.set_threshold(*COLLECT_AFTER)
     try:
