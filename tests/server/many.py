@@ -2,10 +2,10 @@
 
 import asyncio
 import shutil
-import socket
 from pathlib import Path
 from typing import Any
 
+from tests.ports import free_port
 from tests.server.controlled_disk import ControlledDisk
 from tests.server.world import DEFAULTS, Server, until
 from tidelog.cluster import CLUSTER_STREAM
@@ -27,7 +27,7 @@ class ClusterWorld:
     async def start(self, count: int = 3, **settings: Any) -> None:
         """Found a cluster of so many config servers."""
         self._config_servers = list(range(1, count + 1))
-        self._peer_ports = {node: _free_port() for node in self._config_servers}
+        self._peer_ports = {node: free_port() for node in self._config_servers}
         await asyncio.gather(*(self.start_node(node, **settings) for node in self._config_servers))
 
     async def start_node(self, node: int, **settings: Any) -> Server:
@@ -88,9 +88,3 @@ class ClusterWorld:
 
         await until(lambda: any(leads(server) for server in self.servers.values()))
         return next(server for server in self.servers.values() if leads(server))
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]

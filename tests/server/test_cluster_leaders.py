@@ -5,8 +5,9 @@ import time
 
 import pytest
 
+from tests.ports import free_port
 from tests.server.client import batch_of
-from tests.server.many import ClusterWorld, _free_port
+from tests.server.many import ClusterWorld
 from tests.server.operating import (
     QUICK_STABLE_MS,
     STAY,
@@ -106,7 +107,7 @@ async def test_a_preferred_data_centre_that_is_set_later_attracts_the_leader(
 async def _start_in_racks(cluster: ClusterWorld, *racks: str) -> None:
     """As `ClusterWorld.start`, each node in a data centre of its own."""
     cluster._config_servers = list(range(1, len(racks) + 1))
-    cluster._peer_ports = {node: _free_port() for node in cluster._config_servers}
+    cluster._peer_ports = {node: free_port() for node in cluster._config_servers}
     await asyncio.gather(*(cluster.start_node(node, rack=rack) for node, rack in enumerate(racks, 1)))
 
 

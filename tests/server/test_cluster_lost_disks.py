@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.ports import free_port
 from tests.server.client import batch_of
-from tests.server.many import ClusterWorld, _free_port
+from tests.server.many import ClusterWorld
 from tests.server.operating import (
     QUICK_STABLE_MS,
     cluster_members,
@@ -251,7 +252,7 @@ async def test_an_empty_second_node_does_not_take_a_living_nodes_number(cluster:
     await lead_cluster(cluster, 1)
     third = cluster.servers[3]
     directory = third.broker.node.directory_id
-    second = asyncio.ensure_future(cluster.start_node(3, data_dir=str(cluster.folder(33)), peer_port=_free_port()))
+    second = asyncio.ensure_future(cluster.start_node(3, data_dir=str(cluster.folder(33)), peer_port=free_port()))
     await until(lambda: cluster.servers[3] is not third)
     impostor = cluster.servers[3]
     cluster.servers[3] = third

@@ -94,6 +94,8 @@ class Server:
 
     async def kill(self) -> None:
         """Let go of everything at once: nothing is answered, said or handed over any more."""
+        if self._stopped:
+            return
         self._stopped = True
         self.disk.release_syncs()
         self.starting.cancel()
@@ -176,7 +178,7 @@ class World:
     async def stop(self) -> None:
         for server in self._servers:
             await server.drop_clients()
-            await server.stop()
+            await (server.stop() if server.started else server.kill())
         await asyncio.sleep(0)
 
 

@@ -15,7 +15,7 @@ from collections.abc import Coroutine, Iterable
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from .ports import free_port
+from tests.ports import free_port
 
 CHUNK_BYTES = 64 << 10
 CALL_TIMEOUT_S = 10.0

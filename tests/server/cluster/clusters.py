@@ -2,11 +2,11 @@
 
 import asyncio
 import json
-import socket
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from tests.ports import free_port
 from tests.server.client import Client
 from tests.server.controlled_disk import ControlledDisk
 from tests.server.world import DEFAULTS, Server, World, until
@@ -48,7 +48,7 @@ class Cluster:
         self._world = world
         self._folder = folder
         self._racks = racks
-        ports = _free_ports(len(racks))
+        ports = [free_port() for _ in racks]
         self._settings = DEFAULTS | QUICK | settings
         self._settings["cluster_nodes"] = ",".join(f"{n}@127.0.0.1:{port}" for n, port in enumerate(ports, 1))
         self.members: dict[int, Member] = {}
@@ -126,17 +126,6 @@ class Cluster:
 
     async def connect(self, node: int) -> Client:
         return await self[node].connect()
-
-
-def _free_ports(count: int) -> list[int]:
-    sockets = [socket.socket() for _ in range(count)]
-    try:
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
-        return [each.getsockname()[1] for each in sockets]
-    finally:
-        for each in sockets:
-            each.close()
 
 
 async def started(world: World, *racks: str, **settings: Any) -> Cluster:
