@@ -29,6 +29,7 @@ from tidelog.cluster import (
 )
 from tidelog.raft import Reason, Refusal
 from tidelog.server.admission import enter, watch
+from tidelog.server.background import run_in_background
 from tidelog.server.clock import now_ms
 from tidelog.server.cluster_log import ClusterLog, CommandRefusedError
 from tidelog.server.connection import Connection, Exchange
@@ -62,7 +63,7 @@ from tidelog.wire.messages import FetchRequest
 log = logging.getLogger(__name__)
 
 API_VERSIONS = 18
-START_TIMEOUT_MS = 60_000
+SAY_UNFOUNDED_MS = 10_000
 READER_THREADS = 4
 FETCH_BYTES_MIN = 64 << 10  # of an answer when memory is short
 EARLY_STREAMS = 100  # elect their leaders while the cluster's log elects its own; more of them would hold that up
@@ -166,7 +167,7 @@ class Broker:
         self._serving = True
         self._settle_all()
         self._reporter.start()
-        self._watch = self._loop.create_task(watch(self, registration))
+        self._watch = run_in_background(watch(self, registration), self.node.fail)
         self._retention.start()
         self._relief.start()
         await self._until_founded()
@@ -186,7 +187,9 @@ class Broker:
 
     async def _until_founded(self) -> None:
         replica = self.node.replicas[CLUSTER_STREAM]
-        await until(replica, lambda: self.state.founded, START_TIMEOUT_MS)
+        while not await until(replica, lambda: self.state.founded, SAY_UNFOUNDED_MS):
+            missing = sorted(set(self.state.config_nodes) - set(self.state.nodes))
+            log.warning("the cluster is not founded yet: config servers %s have not registered", missing)
 
     async def stop(self) -> None:
         """Hand over what is led here, answer what is being written, let go of all clients, and close the log."""

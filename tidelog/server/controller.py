@@ -136,7 +136,8 @@ class Controller:
 
         def done(finished: asyncio.Task[None]) -> None:
             self._tasks.discard(finished)
-            self._busy.discard(-1 if stream is None else stream)
+            if stream is not None:
+                self._busy.discard(stream)
 
         task.add_done_callback(done)
 

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 from tidelog import faults
 from tidelog.cluster import Partition, TopicConfig
 from tidelog.raft import Configuration
+from tidelog.server.background import run_in_background
 from tidelog.server.quotas import TokenBucket
 from tidelog.server.segment_client import SegmentClient, SourceError
 from tidelog.storage import Filling, Manifest, StorageError, SyncFailedError
@@ -44,7 +45,7 @@ class Filler:
     def want(self, stream: int) -> None:
         """This node shall hold the stream, and has nothing of it."""
         if stream not in self._under_way:
-            task = asyncio.get_running_loop().create_task(self._fill(stream))
+            task = run_in_background(self._fill(stream), self._broker.node.fail)
             self._under_way[stream] = task
             task.add_done_callback(lambda _: self._under_way.pop(stream, None))
 

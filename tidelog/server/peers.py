@@ -393,7 +393,7 @@ class Peers:
         host, port = self._addresses[node]
         loop = asyncio.get_running_loop()
         link = Link(self, node)
-        with contextlib.suppress(OSError, TimeoutError):
+        with contextlib.suppress(OSError, TimeoutError, ValueError):  # the last: a host that is no name
             try:
                 async with asyncio.timeout(CONNECT_S_MAX):
                     await loop.create_connection(lambda: link, host, port)

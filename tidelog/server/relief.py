@@ -4,6 +4,7 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING
 
+from tidelog.server.background import run_in_background
 from tidelog.server.leaders import members_of
 from tidelog.server.replica import Replica
 
@@ -23,7 +24,7 @@ class Relief:
         self._next_ms: dict[int, int] = {}
 
     def start(self) -> None:
-        self._task = asyncio.get_running_loop().create_task(self._run())
+        self._task = run_in_background(self._run(), self._broker.node.fail)
 
     def close(self) -> None:
         if self._task is not None:

@@ -10,6 +10,7 @@ import logging
 from typing import TYPE_CHECKING
 
 from tidelog.cluster import CLUSTER_STREAM
+from tidelog.server.background import run_in_background
 from tidelog.server.peers import PeerCallError
 from tidelog.server.replica import Replica
 
@@ -35,7 +36,7 @@ class Reporter:
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        self._task = asyncio.get_running_loop().create_task(self._run())
+        self._task = run_in_background(self._run(), self._broker.node.fail)
 
     def close(self) -> None:
         if self._task is not None:

@@ -9,6 +9,7 @@ import logging
 from typing import TYPE_CHECKING
 
 from tidelog.raft import Refusal
+from tidelog.server.background import run_in_background
 from tidelog.server.clock import wall_ms
 from tidelog.server.replica import Replica
 from tidelog.storage import should_roll, start_for
@@ -28,7 +29,7 @@ class Retention:
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        self._task = asyncio.get_running_loop().create_task(self._run())
+        self._task = run_in_background(self._run(), self._broker.node.fail)
 
     def close(self) -> None:
         if self._task is not None:

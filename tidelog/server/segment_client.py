@@ -50,7 +50,10 @@ class SegmentClient:
         answer: TidelogAdminResponse = await self._ask(ADMIN, request)
         if answer.error_code:
             raise SourceError(f"{method}: {answer.error_message}")
-        return json.loads(answer.content)
+        try:
+            return json.loads(answer.content)
+        except ValueError:
+            raise SourceError(f"{method}: an answer that is not JSON") from None
 
     async def read(self, stream: int, first_index: int, part: int, position: int, length: int) -> bytes:
         request = ReadSegmentRequest(
