@@ -1,10 +1,12 @@
 """Receive memory: used again only when nobody looks at it, bounded, and owned by nobody who is idle."""
 
 import gc
+import struct
 
 import pytest
 
-from tidelog.server.memory import CHUNK_BYTES, READ_BYTES_MIN, SIZE_MIN, BufferPool, Inlet
+from tidelog.server.framing import Frames
+from tidelog.server.memory import CHUNK_BYTES, LOOKS_MAX, READ_BYTES_MIN, SIZE_MIN, BufferPool, Inlet
 
 MIB = 1 << 20
 
@@ -97,6 +99,16 @@ def test_release_gives_back_what_is_unused_and_keeps_what_is_looked_at() -> None
     assert pool.bytes == 0
 
 
+def test_buffers_that_are_held_for_long_do_not_hide_those_that_are_free() -> None:
+    pool = BufferPool(100 * CHUNK_BYTES)
+    held = [pool.take(CHUNK_BYTES) for _ in range(2 * LOOKS_MAX)]
+    for _ in range(10):
+        used = [pool.take(CHUNK_BYTES) for _ in range(LOOKS_MAX)]
+        del used
+    assert pool.bytes < 50 * CHUNK_BYTES
+    assert len(held) == 2 * LOOKS_MAX
+
+
 # --- the inlet -------------------------------------------------------------------------------------------------------
 
 
@@ -145,3 +157,21 @@ def test_without_memory_left_there_is_still_room_for_one_read() -> None:
     assert len(inlet.room()) >= READ_BYTES_MIN
     assert pool.bytes == CHUNK_BYTES
     del first
+
+
+def test_connections_that_are_idle_hold_no_memory() -> None:
+    """Each read into another chunk before it fell silent: all of them can be used again."""
+    pool = BufferPool(4 * CHUNK_BYTES)
+    inlet = Inlet(pool)
+    kept: list[memoryview] = []
+    idle: list[Frames] = []
+    for _ in range(20):
+        frames = Frames(lambda _key: CHUNK_BYTES, inlet, pool, lambda _frame: False, lambda: True)
+        frames.room()[:12] = struct.pack(">ihhi", 8, 18, 0, 7)
+        frames.received(12)
+        idle.append(frames)
+        kept = [inlet.room()]  # a producer's batch fills the rest of the chunk, and is let go soon
+        inlet.keep(len(kept[0]))
+    kept.clear()
+    assert len(idle) == 20
+    assert not pool.exhausted

@@ -21,13 +21,13 @@ def test_entries_that_became_durable_first_go_first_over_all_streams() -> None:
     cache = TailCache(500)
     one, two = Tail(1), Tail(1)
     for index in (1, 2, 3):
-        cache.append(one, _entry(index))
-        cache.append(two, _entry(index))
+        cache.extend(one, [_entry(index)])
+        cache.extend(two, [_entry(index)])
     cache.durable(two, 2)
     assert cache.bytes == 500
     assert (_held(one), _held(two)) == ([1, 2, 3], [2, 3])
-    cache.append(one, _entry(4))
-    cache.append(one, _entry(5))
+    cache.extend(one, [_entry(4)])
+    cache.extend(one, [_entry(5)])
     cache.durable(one, 2)
     assert (_held(one), _held(two)) == ([2, 3, 4, 5], [3])
     assert cache.bytes == 500
@@ -37,7 +37,7 @@ def test_what_is_not_durable_is_never_let_go_whatever_the_budget_says() -> None:
     cache = TailCache(1)
     tail = Tail(1)
     for index in range(1, 11):
-        cache.append(tail, _entry(index))
+        cache.extend(tail, [_entry(index)])
     cache.durable(tail, 4)
     assert _held(tail) == [5, 6, 7, 8, 9, 10]
     assert cache.bytes == 600
@@ -47,9 +47,9 @@ def test_a_stream_that_is_held_up_does_not_keep_the_others_entries_in_memory() -
     """Its disk is full, say: its first entry stays the oldest of all for a long time."""
     cache = TailCache(1000)
     stuck, busy = Tail(1), Tail(1)
-    cache.append(stuck, _entry(1))
+    cache.extend(stuck, [_entry(1)])
     for index in range(1, 500):
-        cache.append(busy, _entry(index))
+        cache.extend(busy, [_entry(index)])
         cache.durable(busy, index)
         assert cache.bytes <= 1000
     assert _held(stuck) == [1]
@@ -59,24 +59,24 @@ def test_a_truncated_entry_s_bytes_are_given_back_and_its_successor_counts_anew(
     cache = TailCache(10_000)
     tail = Tail(1)
     for index in range(1, 6):
-        cache.append(tail, _entry(index))
+        cache.extend(tail, [_entry(index)])
     cache.durable(tail, 5)
     cache.cut_from(tail, 3)
     assert (cache.bytes, _held(tail)) == (200, [1, 2])
     for index in (3, 4):
-        cache.append(tail, _entry(index, 50))
+        cache.extend(tail, [_entry(index, 50)])
     assert (cache.bytes, _held(tail)) == (300, [1, 2, 3, 4])
 
 
 def test_what_stands_in_a_durable_entry_s_place_after_a_truncation_is_not_durable() -> None:
     cache = TailCache(1)
     tail, other = Tail(1), Tail(1)
-    cache.append(other, _entry(1))
-    cache.append(tail, _entry(1))
-    cache.append(tail, _entry(2))
+    cache.extend(other, [_entry(1)])
+    cache.extend(tail, [_entry(1)])
+    cache.extend(tail, [_entry(2)])
     cache.durable(tail, 2)
     cache.cut_from(tail, 2)
-    cache.append(tail, _entry(2))
+    cache.extend(tail, [_entry(2)])
     cache.durable(other, 1)
     assert _held(tail) == [2]
     cache.durable(tail, 2)
@@ -87,19 +87,19 @@ def test_a_truncation_below_what_is_cached_empties_the_tail_and_it_goes_on_there
     cache = TailCache(200)
     tail = Tail(1)
     for index in range(1, 9):
-        cache.append(tail, _entry(index))
+        cache.extend(tail, [_entry(index)])
     cache.durable(tail, 8)
     assert _held(tail) == [7, 8]
     cache.cut_from(tail, 3)
     assert (cache.bytes, tail.first_index, _held(tail)) == (0, 3, [])
-    cache.append(tail, _entry(3))
+    cache.extend(tail, [_entry(3)])
     assert _held(tail) == [3]
 
 
 def test_a_range_that_ends_before_it_begins_is_empty() -> None:
     tail = Tail(101)
     for index in range(101, 201):
-        tail.append(_entry(index))
+        tail.extend([_entry(index)])
     for last in (0, 1, 50, 99, 100):
         assert list(tail.entries_from(101, last)) == []
         assert list(tail.entries_from(150, last)) == []
@@ -116,7 +116,7 @@ def test_the_accounts_hold_through_anything() -> None:
             tail = rng.choice(tails)
             match rng.randrange(6):
                 case 0 | 1 | 2:
-                    cache.append(tail, _entry(tail.next_index, rng.randrange(300)))
+                    cache.extend(tail, [_entry(tail.next_index, rng.randrange(300))])
                 case 3 | 4:
                     index = rng.randint(durable[id(tail)], tail.next_index - 1)
                     durable[id(tail)] = index
@@ -183,7 +183,7 @@ def test_the_memory_of_an_entry_that_is_let_go_is_free_at_once() -> None:
     cache = TailCache(500)
     tail = Tail(1)
     for index, buffer in enumerate(buffers, 1):
-        cache.append(tail, Entry(index, 1, EntryKind.DATA, memoryview(buffer)))
+        cache.extend(tail, [Entry(index, 1, EntryKind.DATA, memoryview(buffer))])
     cache.durable(tail, 10)
     for buffer in buffers[:5]:
         buffer.append(0)  # raises BufferError while a view of it is left

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.wire.samples import messages
+from tidelog.wire import produce
 from tidelog.wire.errors import ProtocolError
 from tidelog.wire.frames import RequestHeader, decode_request, encode_request, encode_response, read_header
 from tidelog.wire.messages import (
@@ -21,7 +22,7 @@ from tidelog.wire.messages import (
     ProduceResponsePartition,
     ProduceResponseTopic,
 )
-from tidelog.wire.produce import TOPIC_ID_SINCE, VERSION_MAX, PartitionAnswer, read_produce, write_answer
+from tidelog.wire.produce import TOPIC_ID_SINCE, VERSION_MAX, PartitionAnswer, ProduceReader, read_produce, write_answer
 
 VERSIONS = range(VERSION_MAX + 1)
 EXAMPLES = max(10, settings().max_examples // 4)
@@ -78,6 +79,46 @@ def test_a_request_reads_as_its_table_says(version: int, data: st.DataObject) ->
     request = data.draw(messages(ProduceRequest, version))
     frame = _frame(request, version)
     assert _plain_fast(_read(frame)) == _plain(decode_request(frame)[1], version)
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+@given(data=st.data())
+@settings(max_examples=EXAMPLES)
+def test_a_connections_requests_read_the_same_whatever_came_before(version: int, data: st.DataObject) -> None:
+    """Its reader remembers how a request began. Tags, odd lengths and requests cut short must not confuse it."""
+    partitions = st.builds(
+        ProduceRequestPartition, index=st.integers(0, 1), records=st.none() | st.binary(max_size=200)
+    )
+    topics = st.builds(
+        ProduceRequestTopic, name=st.sampled_from(["t", "u"]), partition_data=st.lists(partitions, max_size=2)
+    )
+    requests = st.builds(
+        ProduceRequest, acks=st.sampled_from([-1, 1]), timeout_ms=st.just(9), topic_data=st.lists(topics, max_size=2)
+    )
+    reader = ProduceReader()
+    for request in data.draw(st.lists(requests, min_size=1, max_size=6)):
+        whole = bytearray(_frame(request, version))
+        for at in data.draw(st.lists(st.integers(8, len(whole) - 1), max_size=1)):
+            whole[at] = data.draw(st.sampled_from([0, 1, 2, 0x80]))
+        frame = memoryview(whole)[: data.draw(st.sampled_from([len(whole), len(whole), len(whole) - 1]))]
+        try:
+            expected = _plain_fast(read_produce(frame))
+        except ProtocolError:
+            with pytest.raises(ProtocolError):
+                reader.read(frame)
+        else:
+            assert _plain_fast(reader.read(frame)) == expected
+
+
+def test_a_request_that_begins_as_the_one_before_is_not_taken_apart_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    reader = ProduceReader()
+    topic = ProduceRequestTopic(name="t", partition_data=[ProduceRequestPartition(index=3, records=b"r" * 300)])
+    reader.read(memoryview(_frame(ProduceRequest(acks=-1, timeout_ms=9, topic_data=[topic]), 9)))
+    topic.partition_data[0].records = b"other"
+    frame = _frame(ProduceRequest(acks=-1, timeout_ms=9, topic_data=[topic]), 9)
+    expected = _plain_fast(_read(frame))
+    monkeypatch.setattr(produce, "read_produce", lambda _: pytest.fail("it was taken apart"))
+    assert _plain_fast(reader.read(memoryview(frame))) == expected
 
 
 @pytest.mark.parametrize("version", VERSIONS)

@@ -24,6 +24,7 @@ from tidelog.server.memory import BufferPool, Inlet
 from tidelog.server.settings import Settings
 from tidelog.wire.batch import Buffer
 from tidelog.wire.errors import ProtocolError
+from tidelog.wire.produce import ProduceReader
 
 log = logging.getLogger(__name__)
 
@@ -89,6 +90,7 @@ class Connection(asyncio.BufferedProtocol):
         self.peer = self.host = ""
         self.client_id: str | None = None
         self._frames = Frames(self._frame_bytes_max, broker.inlet, broker.pool, self._take, self._wants_frames)
+        self.produces = ProduceReader()
         # Under way
         self._exchanges: deque[Exchange] = deque()
         self._produces = 0  # how many of them are produces

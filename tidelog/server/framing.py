@@ -75,12 +75,14 @@ class Frames:
         """So many bytes were received into the room. Raises ProtocolError."""
         if self._frame is not None:
             self._continue_frame(size)
-        elif self._head:
+            return
+        if self._head:
             data = memoryview(bytearray(self._head) + self._room[:size])
             self._head = b""
             self._split(data, in_room=False)
         else:
             self._split(self._room[:size], in_room=True)
+        self._room = _NOTHING  # a connection that is idle keeps no chunk from being used again
 
     def go_on(self) -> None:
         """Hand on what was too much at once, as far as it is wanted now. Raises ProtocolError."""

@@ -17,26 +17,32 @@ CHUNK_BYTES = 4 << 20
 READ_BYTES_MIN = 64 << 10  # room that a read is offered at least; with less left, the next chunk is begun
 SIZE_MIN = 64 << 10
 LOOKS_MAX = 8  # buffers that are looked at before a new one is made
-_PLACES = (0, 1, 2, 3, -1, -2, -3, -4)  # most are let go in the order of their use, some at once
 _UNUSED = 3  # references to a buffer that only the pool has: the queue's, the variable's and the question's own
 
 
 class BufferPool:
     def __init__(self, bytes_max: int) -> None:
         self._bytes_max = bytes_max
-        self._buffers: dict[int, deque[bytearray]] = {}  # by size, least recently taken first
+        self._buffers: dict[int, deque[bytearray]] = {}  # by size, least recently taken or looked at first
         self.bytes = 0
         """Of all buffers, used or not."""
 
     def take(self, size: int) -> bytearray | None:
-        """A buffer of at least `size` bytes, with anything in it; None when the pool has reached its bound."""
+        """A buffer of at least `size` bytes, with anything in it; None when the pool has reached its bound.
+
+        Some are let go at once, so the last is looked at first; most in the order of their use. One that is still in
+        use goes to the end of the queue: a few that are held for long must not hide those behind them for ever.
+        """
         rounded = max(SIZE_MIN, 1 << (size - 1).bit_length())
         queue = self._buffers.setdefault(rounded, deque())
-        for place in range(len(queue)) if len(queue) <= LOOKS_MAX else _PLACES:
-            buffer = queue[place]
+        if queue:
+            buffer = queue[-1]
             if sys.getrefcount(buffer) == _UNUSED:
-                del queue[place]
-                queue.append(buffer)
+                return buffer
+        for _ in range(min(len(queue), LOOKS_MAX)):
+            buffer = queue[0]
+            queue.rotate(-1)
+            if sys.getrefcount(buffer) == _UNUSED:
                 return buffer
         if self.bytes + rounded > self._bytes_max:
             self.release_unused(0)

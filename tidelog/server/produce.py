@@ -27,7 +27,7 @@ from tidelog.wire.batch import BatchHeader, CorruptBatchError, check_batch
 from tidelog.wire.errors import ErrorCode
 from tidelog.wire.leader_hints import Endpoint
 from tidelog.wire.message_set import UnsupportedMagicError, read_message_set
-from tidelog.wire.produce import PartitionAnswer, ProduceRequest, TopicName, read_produce, write_answer
+from tidelog.wire.produce import PartitionAnswer, ProduceRequest, TopicName, write_answer
 from tidelog.wire.records import InvalidBatchError, check_produced, set_append_time
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ class Produce:
     )
 
     def __init__(self, broker: "Broker", exchange: Exchange, frame: memoryview) -> None:
-        request = read_produce(frame)
+        request = exchange.connection.produces.read(frame)
         self._broker = broker
         self._exchange = exchange
         self._version = request.version

@@ -56,6 +56,8 @@ CONTEXT_VERSION = 1
 # version, offset, log start, configuration's index, application's index, configuration's bytes
 _Facts = tuple[int, int, int, int]
 """Of a batch: size, checksum, last offset delta, newest timestamp."""
+_Placed = tuple[Entry, Buffer, _Facts]
+"""An entry with its batch, whose stamp says that the two belong at the log's end."""
 _CONTEXT = struct.Struct(">BQQQQI")
 
 
@@ -164,30 +166,33 @@ class StreamLog:
         if faults.ARMED:
             faults.hit("log.append")
         self._check_term(term, self._terms.last_term)
-        if kind is EntryKind.DATA:
-            for batch, facts in self._checked(data, records=True):
-                writable = bytearray(batch) if isinstance(batch, bytes) else batch
-                stamp(writable, self.next_offset, term)
-                self._take(Entry(self.last_index + 1, term, kind, writable), writable, facts)
-        else:
-            for content in data:
-                batch = build_own_batch(kind, content, self.next_offset, term)
-                [(_, facts)] = self._checked([batch])
-                self._take(Entry(self.last_index + 1, term, kind, content), batch, facts)
-        self._submit_run()
+        index, offset = self.last_index, self.next_offset
+        placed: list[_Placed] = []
+        for content in data:
+            index += 1
+            if kind is EntryKind.DATA:
+                facts = self._facts_of(content)
+                if facts[2] < 0:
+                    raise LogMismatchError(f"stream {self.stream}: a batch without records takes no offset")
+                batch = bytearray(content) if isinstance(content, bytes) else content
+                stamp(batch, offset, term)
+                placed.append((Entry(index, term, kind, batch), batch, facts))
+                offset += facts[2] + 1
+            else:
+                batch = build_own_batch(kind, content, offset, term)
+                placed.append((Entry(index, term, kind, content), batch, self._facts_of(batch)))
+        self._take(placed)
         return self.last_index
 
     def append_received(self, entries: Sequence[Entry]) -> None:
-        for entry, batch, facts in self._placed(entries):
-            self._take(entry, batch, facts)
-        self._submit_run()
+        self._take(self._placed(entries))
 
-    def _placed(self, entries: Sequence[Entry]) -> list[tuple[Entry, Buffer, _Facts]]:
+    def _placed(self, entries: Sequence[Entry]) -> list[_Placed]:
         """The entries with their batches, each checked to have the place that it is stamped with.
 
         All before the first is taken in: a bad one must not leave half an append.
         """
-        placed: list[tuple[Entry, Buffer, _Facts]] = []
+        placed: list[_Placed] = []
         next_index, next_offset, term = self.last_index + 1, self.next_offset, self._terms.last_term
         for entry in entries:
             if entry.kind is EntryKind.DATA:
@@ -212,16 +217,6 @@ class StreamLog:
         if term < before:
             raise LogMismatchError(f"stream {self.stream}: an entry of term {term} behind one of term {before}")
 
-    def _checked(self, batches: Sequence[Buffer], *, records: bool = False) -> list[tuple[Buffer, _Facts]]:
-        """The batches with their facts, all before the first is taken in."""
-        checked: list[tuple[Buffer, _Facts]] = []
-        for batch in batches:
-            facts = self._facts_of(batch)
-            if records and facts[2] < 0:
-                raise LogMismatchError(f"stream {self.stream}: a batch without records takes no offset")
-            checked.append((batch, facts))
-        return checked
-
     def _facts_of(self, batch: Buffer) -> _Facts:
         facts = read_facts(batch)
         size = facts[0]
@@ -231,36 +226,42 @@ class StreamLog:
             raise BatchTooLargeError(f"a batch of {size} bytes; a segment holds {self._shape.data_bytes_max}")
         return facts
 
-    def _take(self, entry: Entry, batch: Buffer, facts: _Facts) -> None:
-        """Give the entry its place in memory, and its bytes to the run that goes to the writer."""
-        size, crc, last_offset_delta, timestamp = facts
+    def _take(self, placed: Sequence[_Placed]) -> None:
+        """Give the entries their place in memory, and their bytes to the runs that go to the writer."""
         segment = self._segments.last
-        if not segment.has_room(size):
-            self._submit_run()
-            if segment.count:
-                self._begin_segment()
-            else:  # made when segments were smaller: two segments must not begin at one index
-                self._drop_suffix(segment.first_index)
-            segment = self._segments.last
-        if entry.term != self._terms.last_term:
-            self._terms.add(entry.term, entry.index, self.next_offset)
-        durable_rows = self.durable_index - segment.identity.first_index + 1
-        synced = max(0, durable_rows)
-        row = segment.append(size, last_offset_delta + 1, timestamp, entry.term, crc, entry.kind, synced)
-        self._run_data.append(batch)
-        self._run_rows.append(row)
-        self.last_index = entry.index
-        self.next_offset = segment.next_offset
-        if entry.kind is EntryKind.CONFIGURATION and entry.index > self._configurations[0][0]:
-            self._configurations.append((entry.index, bytes(entry.data)))
-        self._around.cache.append(self._tail, entry)
+        synced = self._rows_synced(segment)
+        term = self._terms.last_term
+        for entry, batch, (size, crc, last_offset_delta, timestamp) in placed:
+            if not segment.has_room(size):
+                self._end_run()
+                if segment.count:
+                    self._begin_segment()
+                else:  # made when segments were smaller: two segments must not begin at one index
+                    self._drop_suffix(segment.first_index)
+                segment = self._segments.last
+                synced = self._rows_synced(segment)
+            if entry.term != term:
+                term = entry.term
+                self._terms.add(term, entry.index, segment.next_offset)
+            row = segment.append(size, last_offset_delta + 1, timestamp, term, crc, entry.kind, synced)
+            self._run_data.append(batch)
+            self._run_rows.append(row)
+            if entry.kind is EntryKind.CONFIGURATION and entry.index > self._configurations[0][0]:
+                self._configurations.append((entry.index, bytes(entry.data)))
+        self._around.cache.extend(self._tail, [entry for entry, _, _ in placed])
+        self._end_run()
         if not self._spare_asked and segment.length * 2 > self._shape.data_bytes_max:
             self._want_spare()
 
-    def _submit_run(self) -> None:
+    def _rows_synced(self, segment: Segment) -> int:
+        return max(0, self.durable_index - segment.identity.first_index + 1)
+
+    def _end_run(self) -> None:
+        """What the last segment took since the last run goes to the writer."""
+        segment = self._segments.last
+        self.last_index, self.next_offset = segment.last_index, segment.next_offset
         if not self._run_data:
             return
-        segment = self._segments.last
         size = sum(map(len, self._run_data))
         rows_position = (segment.count - len(self._run_rows)) * ROW_BYTES
         append = Append(

@@ -35,19 +35,23 @@ class Tail:
         start = self._skipped + index - self.first_index
         return self._entries[start : start + max(0, last - index + 1)]  # a negative end would count from the back
 
-    def append(self, entry: Entry) -> None:
-        self._entries.append(entry)
+    def extend(self, entries: Sequence[Entry]) -> None:
+        self._entries += entries
 
-    def drop_first(self) -> int:
-        """Let the oldest entry go; returns its bytes."""
-        entry = self._entries[self._skipped]
-        self._entries[self._skipped] = _DROPPED  # its memory goes now, its place in the list later
-        self._skipped += 1
-        self.first_index += 1
-        if self._skipped > 64 and self._skipped * 2 > len(self._entries):
-            del self._entries[: self._skipped]
+    def drop_oldest(self, bytes_min: int, last: int) -> int:
+        """Let the oldest entries go, none behind index `last`, until so many bytes are gone; returns their bytes."""
+        entries, place, dropped = self._entries, self._skipped, 0
+        end = min(place + last - self.first_index + 1, len(entries))
+        while dropped < bytes_min and place < end:
+            dropped += len(entries[place].data)
+            entries[place] = _DROPPED  # its memory goes now, its place in the list later
+            place += 1
+        self.first_index += place - self._skipped
+        self._skipped = place
+        if place > 64 and place * 2 > len(entries):
+            del entries[:place]
             self._skipped = 0
-        return len(entry.data)
+        return dropped
 
     def cut_from(self, index: int) -> int:
         """Forget entries at `index` and behind; returns their bytes. An empty tail goes on at `index`."""
@@ -69,9 +73,9 @@ class TailCache:
         self._durable: deque[tuple[Tail, int]] = deque()  # (tail, up to which index it may be let go)
         self.bytes = 0
 
-    def append(self, tail: Tail, entry: Entry) -> None:
-        tail.append(entry)
-        self.bytes += len(entry.data)
+    def extend(self, tail: Tail, entries: Sequence[Entry]) -> None:
+        tail.extend(entries)
+        self.bytes += sum([len(entry.data) for entry in entries])
 
     def cut_from(self, tail: Tail, index: int) -> None:
         self.bytes -= tail.cut_from(index)
@@ -85,9 +89,9 @@ class TailCache:
         self._durable.append((tail, index))
         while self._durable:
             tail, index = self._durable[0]
-            if tail.first_index > min(index, tail.durable_index) or not tail.holds(tail.first_index):
-                self._durable.popleft()  # gone already, or truncated
-            elif self.bytes > self._bytes_max:
-                self.bytes -= tail.drop_first()
-            else:
-                return
+            last = min(index, tail.durable_index)
+            if self.bytes > self._bytes_max:
+                self.bytes -= tail.drop_oldest(self.bytes - self._bytes_max, last)
+            if tail.first_index <= last and tail.holds(tail.first_index):
+                return  # the budget holds
+            self._durable.popleft()  # gone already, or truncated

@@ -125,9 +125,10 @@ def check_batch(batch: Buffer, position: int = 0) -> BatchHeader:
     header = read_header(batch, position)
     if header.magic != MAGIC:
         raise CorruptBatchError(f"magic is {header.magic}, not {MAGIC}")
-    end = position + header.size
-    if header.size < HEADER_BYTES or end > len(batch):
-        raise CorruptBatchError(f"the batch claims {header.size} bytes, {len(batch) - position} are there")
+    size = LENGTH_END + header.length
+    end = position + size
+    if size < HEADER_BYTES or end > len(batch):
+        raise CorruptBatchError(f"the batch claims {size} bytes, {len(batch) - position} are there")
     computed = crc32c(memoryview(batch)[position + _CHECKED_FROM : end])
     if computed != header.crc:
         raise CorruptBatchError(f"checksum is {computed:08x}, the batch says {header.crc:08x}")

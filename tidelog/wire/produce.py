@@ -4,7 +4,7 @@ The tables in `messages.produce` describe the same bytes, and a test compares th
 leaves out: no object per field, record batches stay where they lie in the request, and an answer without hints is one
 join of bytes.
 
-Cost: about 3 µs to read a request with one partition, 2 µs to answer it.
+Cost: about 4 µs to read a request with one partition, 1 µs when it begins as the one before, 1 µs to answer it.
 """
 
 import functools
@@ -39,6 +39,13 @@ _ONE_BYTES = _ONE_HEAD.size + _ONE_TAIL.size - 4  # without the size itself and 
 _NO_ERRORS_CLASSIC = struct.pack(">ih", 0, -1)  # no record errors, no message
 _NO_ERRORS_FLEXIBLE = b"\x01\x00"  # no record errors, no message
 
+_NOTHING = memoryview(b"")
+_VERSION = slice(2, 4)
+_CORRELATION_END = 8
+_NO_RECORDS = b"\x01"
+_NO_MORE = memoryview(b"\x00\x00\x00")  # no tags of the partition, of the topic, of the request
+BEGINNING_BYTES_MAX = 1 << 10  # of a request, that a connection remembers
+
 TopicName = str | UUID
 
 
@@ -63,6 +70,67 @@ class PartitionAnswer(NamedTuple):
     message: str | None = None
     leader: tuple[int, int] | None = None
     """(node, epoch) of who leads, for a client that asked somebody else."""
+
+
+class ProduceReader:
+    """Reads the requests of one connection.
+
+    From one request to the next a client changes little more than the correlation id and the records. So what stands
+    before the records of a request with one partition is kept, and a request that begins with the same bytes is not
+    taken apart again.
+    """
+
+    __slots__ = ("_beginning", "_known", "_version")
+
+    def __init__(self) -> None:
+        self._version = _NOTHING
+        self._beginning = _NOTHING  # from behind the correlation id to the records' length; empty: nothing is known yet
+        self._known: tuple[int, str | None, int, int, TopicName, int] = (0, None, 0, 0, "", 0)
+
+    def read(self, frame: memoryview) -> ProduceRequest:
+        """A whole request, its header included. Raises ProtocolError on anything malformed."""
+        beginning = self._beginning
+        at = _CORRELATION_END + len(beginning)
+        if beginning and frame[_CORRELATION_END:at] == beginning and frame[_VERSION] == self._version:
+            records = _only_records(frame, at)
+            if records is not None:
+                version, transactional_id, acks, timeout_ms, name, number = self._known
+                return ProduceRequest(version, transactional_id, acks, timeout_ms, [(name, [(number, records)])])
+        request = read_produce(frame)
+        self._remember(frame, request)
+        return request
+
+    def _remember(self, frame: memoryview, request: ProduceRequest) -> None:
+        version, transactional_id, acks, timeout_ms, topics = request
+        if version < FLEXIBLE_SINCE or len(topics) != 1 or len(topics[0][1]) != 1:
+            return
+        name, [(number, records)] = topics[0]
+        if not records:
+            return
+        at = len(frame) - len(_NO_MORE) - len(records) - len(uvarint(len(records) + 1))
+        if at > BEGINNING_BYTES_MAX or _only_records(frame, at) is None:
+            return
+        # With tags behind the records, or a length that is written in too many bytes, what stands before `at` is no
+        # beginning: then it does not read as this request without its records.
+        beginning = bytes(frame[:at])
+        try:
+            bare = read_produce(memoryview(b"".join((beginning, _NO_RECORDS, _NO_MORE))))
+        except ProtocolError:
+            return
+        if bare == (version, transactional_id, acks, timeout_ms, [(name, [(number, b"")])]):
+            known = memoryview(beginning)
+            self._version, self._beginning = known[_VERSION], known[_CORRELATION_END:]
+            self._known = (version, transactional_id, acks, timeout_ms, name, number)
+
+
+def _only_records(frame: memoryview, at: int) -> memoryview | None:
+    """The records whose length stands at `at`, if nothing but empty tags follows them."""
+    try:
+        length, start = _uvarint(frame, at)
+    except (IndexError, ProtocolError):
+        return None
+    end = start + length - 1
+    return frame[start:end] if length and frame[end:] == _NO_MORE else None
 
 
 def read_produce(frame: memoryview) -> ProduceRequest:
