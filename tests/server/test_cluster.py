@@ -50,7 +50,7 @@ async def test_a_new_node_is_filled_with_closed_segments_and_becomes_a_voter(clu
         return voters == tuple(sorted([*keep, 4]))
 
     await until(moved)
-    assert fourth.broker._filler.bytes_filled > 1 << 20, "it came as files"
+    assert fourth.broker.assigned.filler.bytes_filled > 1 << 20, "it came as files"
     await until(lambda: fourth.high_watermark("t") == 40)
     await until(lambda: stream not in cluster.servers[gone].broker.node.replicas)
 

@@ -39,14 +39,16 @@ async def _being_filled(cluster: ClusterWorld, node: int, **settings: Any) -> tu
     await _write(await lead(cluster, "t", 1), 80)
     stream = partition_of(cluster.any, "t").stream
     await admin(cluster.any, "reassign", topic="t", partition=0, replicas=[1, 2, node])
-    await until(lambda: newcomer.broker._filler.bytes_filled > 0)
+    await until(lambda: newcomer.broker.assigned.filler.bytes_filled > 0)
     return newcomer, stream
 
 
 def _holds_nothing(server: Server, stream: int) -> bool:
     node = server.broker.node
     return (
-        stream not in node.streams_on_disk and stream not in node._store.fillings and not server.broker._filler.streams
+        stream not in node.streams_on_disk
+        and stream not in node._store.fillings
+        and not server.broker.assigned.filler.streams
     )
 
 

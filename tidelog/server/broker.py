@@ -5,7 +5,6 @@ memory; all others are functions from a request to an answer (`handlers`), which
 """
 
 import asyncio
-import contextlib
 import logging
 import socket
 from collections.abc import Callable, Coroutine, Sequence
@@ -19,7 +18,6 @@ from tidelog.cluster import (
     Applied,
     ClusterState,
     Command,
-    Partition,
     RegisterNode,
     RemoveNode,
     Snapshot,
@@ -29,6 +27,7 @@ from tidelog.cluster import (
 )
 from tidelog.raft import Reason, Refusal
 from tidelog.server.admission import enter, watch
+from tidelog.server.assigned import AssignedStreams
 from tidelog.server.background import run_in_background
 from tidelog.server.clock import now_ms
 from tidelog.server.cluster_log import ClusterLog, CommandRefusedError
@@ -36,7 +35,6 @@ from tidelog.server.connection import Connection, Exchange
 from tidelog.server.controller import Controller
 from tidelog.server.coordinators import Coordinators
 from tidelog.server.fetch import Fetch
-from tidelog.server.filler import Filler
 from tidelog.server.framing import PRODUCE
 from tidelog.server.handlers import HANDLERS, Call
 from tidelog.server.handlers.producers import ProducerIds
@@ -55,6 +53,7 @@ from tidelog.server.reporter import Reporter
 from tidelog.server.retention import Retention
 from tidelog.server.settings import Settings
 from tidelog.server.topics import Load, until
+from tidelog.server.under_way import UnderWay
 from tidelog.storage import Disk, StorageError
 from tidelog.wire.errors import ErrorCode
 from tidelog.wire.frames import UnsupportedVersionError, decode_request, encode_response
@@ -65,7 +64,6 @@ log = logging.getLogger(__name__)
 API_VERSIONS = 18
 SAY_UNFOUNDED_MS = 10_000
 READER_THREADS = 4
-FETCH_BYTES_MIN = 64 << 10  # of an answer when memory is short
 EARLY_STREAMS = 100  # elect their leaders while the cluster's log elects its own; more of them would hold that up
 CARRIED_A_STEP = 50  # streams taken up before others get the loop
 HAND_OVER_MS_MAX = 1_500
@@ -78,6 +76,7 @@ class Broker:
     def __init__(self, settings: Settings, disk: Disk, failed: Callable[[BaseException], None]) -> None:
         self.settings = settings
         self.node = Node(settings, disk, failed)
+        self.under_way = UnderWay(settings)
         # Batches in the tail cache lie where they arrived, and a chunk is free again when its last one has left.
         self.pool = BufferPool(settings.memory_receive_bytes + 2 * settings.storage_tail_cache_bytes)
         self.inlet = Inlet(self.pool)
@@ -85,11 +84,6 @@ class Broker:
         self.connections: set[Connection] = set()
         self._loop = asyncio.get_running_loop()
         self._tasks: set[asyncio.Task[None]] = set()
-        self._produce_bytes = 0
-        self._drained: asyncio.Future[None] | None = None
-        self._produce_queue: dict[Connection, None] = {}
-        self._fetch_pool = BufferPool(settings.memory_fetch_bytes)
-        self._fetch_bytes = 0
         now = now_ms()
         self.quotas = Quotas(TokenBucket(0, now), TokenBucket(0, now), TokenBucket(0, now))
         self._found: dict[tuple[str | UUID, int], Replica] = {}
@@ -106,7 +100,7 @@ class Broker:
         self.node.on_led = self._reporter.touched
         self._retention = Retention(self)
         self._relief = Relief(self)
-        self._filler = Filler(self)
+        self.assigned = AssignedStreams(self)
         self._load = Load((), 0)
         self.producer_ids = ProducerIds()
         self.coordinators = Coordinators(self)
@@ -195,10 +189,8 @@ class Broker:
         """Hand over what is led here, answer what is being written, let go of all clients, and close the log."""
         if not self.node.failed:
             await self._hand_over()
-        if self._produce_bytes and not self.node.failed:
-            self._drained = self._loop.create_future()
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._drained, DRAIN_S_MAX)
+        if not self.node.failed:
+            await self.under_way.until_produced(DRAIN_S_MAX)
         self.leave()
 
     def leave(self) -> None:
@@ -213,7 +205,7 @@ class Broker:
             self._watch.cancel()
         self._retention.close()
         self._relief.close()
-        self._filler.close()
+        self.assigned.close()
         self.coordinators.close()
         self.peers.close()
         self.node.stop()
@@ -306,57 +298,21 @@ class Broker:
             self.node.drop(partition.stream)
         if applied.topic is not None:
             if applied.topic.id in self.state.topics_by_id:
-                self._settle(applied.topic, applied.topic.partitions)
+                self.assigned.settle(applied.topic, applied.topic.partitions)
                 self.coordinators.carried()
             else:
                 self.coordinators.topic_deleted(applied.topic.name)
         for partition in applied.changed:
             found = self.state.partition_of(partition.stream)
             if found is not None:
-                self._settle(found[0], (partition,))
+                self.assigned.settle(found[0], (partition,))
         if isinstance(command, AlterNodeConfigs):
             self._set_quotas()
 
     def _settle_all(self) -> None:
-        """Have every stream that belongs here, and no other: commands may have been missed."""
-        wanted = {CLUSTER_STREAM}
-        for topic in list(self.state.topics.values()):
-            wanted.update(partition.stream for partition in topic.partitions)
-            self._settle(topic, topic.partitions)
-        for stream in self.node.streams_on_disk:
-            if stream not in wanted:
-                self.node.drop(stream)  # deleted while this node was away
-        self.node.abandon_fillings(self._filler.wanted)
+        self.assigned.settle_all()
         self.coordinators.carried()
         self._set_quotas()
-
-    def _settle(self, topic: Topic, partitions: Sequence[Partition]) -> None:
-        """Have those of a topic's streams that belong here, with its settings."""
-        me = self.settings.node_id
-        config = TopicConfig.of(topic.configs)
-        for partition in partitions:
-            replica = self.node.replicas.get(partition.stream)
-            if replica is not None:
-                replica.config, replica.internal = config, topic.internal
-                if me not in partition.replicas and me not in partition.members:
-                    self.node.drop(partition.stream)  # its group has let go of this node
-            elif me not in partition.replicas or me in partition.absent:
-                continue
-            elif me in partition.newcomers:
-                self._filler.want(partition.stream)
-            else:
-                replica = self.node.begin(partition.stream, partition.initial, config, partition.start_offset)
-                replica.config, replica.internal = config, topic.internal
-
-    def filled(self, stream: int, replica: Replica) -> None:
-        """A newcomer has begun its stream."""
-        found = self.state.partition_of(stream)
-        if found is None:
-            self.node.drop(stream)
-            return
-        topic = found[0]
-        replica.config, replica.internal = TopicConfig.of(topic.configs), topic.internal
-        self.coordinators.carried()
 
     def load(self) -> Load:
         """Counted anew once in a while: each time would cost too much when many topics are made."""
@@ -399,46 +355,6 @@ class Broker:
                 return found
             replica = self._found[name, partition] = found
         return replica if replica.ready else ErrorCode.NOT_LEADER_OR_FOLLOWER
-
-    # Bounds
-
-    def may_produce(self, connection: Connection) -> bool:
-        if self._produce_bytes < self.settings.memory_produce_bytes:
-            return True
-        self._produce_queue[connection] = None
-        return False
-
-    def produce_begun(self, size: int) -> None:
-        self._produce_bytes += size
-
-    def produce_ended(self, size: int) -> None:
-        self._produce_bytes -= size
-        if not self._produce_bytes and self._drained is not None and not self._drained.done():
-            self._drained.set_result(None)
-        if self._produce_queue and self._produce_bytes < self.settings.memory_produce_bytes:
-            waiting, self._produce_queue = self._produce_queue, {}
-            for connection in waiting:
-                self._loop.call_soon(connection.go_on)
-
-    def fetch_allowance(self) -> int:
-        """Bytes that one more answer may have: less and less as memory gets short, but never nothing."""
-        left = self.settings.memory_fetch_bytes - self._fetch_bytes
-        return max(FETCH_BYTES_MIN, min(self.settings.fetch_bytes_max, left // 4))
-
-    def fetch_begun(self, size: int) -> None:
-        self._fetch_bytes += size
-
-    def fetch_ended(self, size: int) -> None:
-        self._fetch_bytes -= size
-
-    def fetch_memory(self, size: int) -> memoryview:
-        buffer = self._fetch_pool.take(size)
-        return memoryview(buffer if buffer is not None else bytearray(size))[:size]
-
-    def release_memory(self, bytes_kept: int) -> None:
-        """Give memory that nobody uses back to the system."""
-        self.pool.release_unused(bytes_kept)
-        self._fetch_pool.release_unused(bytes_kept)
 
     # Requests
 

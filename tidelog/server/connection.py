@@ -22,6 +22,7 @@ from typing import Protocol, cast
 from tidelog.server.framing import PRODUCE, Frames
 from tidelog.server.memory import BufferPool, Inlet
 from tidelog.server.settings import Settings
+from tidelog.server.under_way import UnderWay
 from tidelog.wire.batch import Buffer
 from tidelog.wire.errors import ProtocolError
 from tidelog.wire.produce import ProduceReader
@@ -67,12 +68,9 @@ class Broker(Protocol):
     settings: Settings
     inlet: Inlet
     pool: BufferPool
+    under_way: UnderWay
 
     def now(self) -> int: ...
-
-    def may_produce(self, connection: "Connection") -> bool:
-        """Whether another produce may be begun; if not, the connection's `go_on` is called when it may."""
-        ...
 
     def begin(self, exchange: Exchange, frame: memoryview) -> bool:
         """Handle a request; true when `frame` is still looked at. Raises ProtocolError."""
@@ -200,13 +198,13 @@ class Connection(asyncio.BufferedProtocol):
     def _may_begin(self, frame: memoryview) -> bool:
         if not self._exchanges:
             taken = not self._write_paused and self._out_bytes < WRITE_BUFFER_HIGH  # the answers before
-            return taken and (frame[1] != PRODUCE or frame[0] != 0 or self._broker.may_produce(self))
+            return taken and (frame[1] != PRODUCE or frame[0] != 0 or self._broker.under_way.may_produce(self))
         return (
             frame[1] == PRODUCE
             and frame[0] == 0
             and self._produces == len(self._exchanges)
             and self._produces < self._broker.settings.requests_inflight_max
-            and self._broker.may_produce(self)
+            and self._broker.under_way.may_produce(self)
         )
 
     def _begin(self, frame: memoryview, now: int) -> bool:

@@ -130,7 +130,7 @@ class Fetch:
 
     def _gather(self) -> tuple[int, bool]:
         """(bytes found, whether there is something to tell at once); fills in every part."""
-        left = min(max(self._request.max_bytes, 0), self._broker.fetch_allowance())
+        left = min(max(self._request.max_bytes, 0), self._broker.under_way.fetch_allowance())
         found, hurry = 0, False
         for part in self._parts:
             part.chunks = ()
@@ -252,7 +252,7 @@ class Fetch:
         self._done = True
         self._stop_waiting()
         self._bytes = size
-        self._broker.fetch_begun(size)
+        self._broker.under_way.fetch_begun(size)
         self._exchange.release = self._release
         pieces = self._plan_reading()
         if not pieces:
@@ -281,7 +281,7 @@ class Fetch:
                     buffers.append(chunk)
                     continue
                 for start in range(0, len(chunk), PIECE_BYTES):
-                    memory = self._broker.fetch_memory(min(PIECE_BYTES, len(chunk) - start))
+                    memory = self._broker.under_way.fetch_memory(min(PIECE_BYTES, len(chunk) - start))
                     buffers.append(memory)
                     pieces.append(_Piece(chunk, chunk.file, chunk.position + start, memory))
             part.answer.records = buffers
@@ -332,4 +332,4 @@ class Fetch:
     def _release(self) -> None:
         self._topics.clear()
         self._parts.clear()
-        self._broker.fetch_ended(self._bytes)
+        self._broker.under_way.fetch_ended(self._bytes)

@@ -104,7 +104,7 @@ class Filler:
         if self.wanted(stream):
             if faults.ARMED:
                 faults.hit("members.begin")
-            broker.filled(stream, broker.node.adopt(filling, TopicConfig.of({})))
+            broker.assigned.filled(stream, broker.node.adopt(filling, TopicConfig.of({})))
 
     async def _copy(self, source: SegmentClient, filling: Filling) -> None:
         """All that is missing; checks and writes happen in a thread."""

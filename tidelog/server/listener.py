@@ -65,5 +65,6 @@ class Listener:
                 connection.abort("idle")
             else:
                 connection.revisit()
-        broker.release_memory(POOL_KEPT_BYTES)
+        broker.pool.release_unused(POOL_KEPT_BYTES)
+        broker.under_way.release_unused(POOL_KEPT_BYTES)
         self._plan_sweep()

@@ -75,7 +75,7 @@ class Produce:
         self._wrong_node = False  # a partition failed in a way that the client wants to know who leads
         self._missing = 1  # until every partition was begun
         self._answers: list[tuple[TopicName, list[PartitionAnswer]]] = []
-        broker.produce_begun(self._size)
+        broker.under_way.produce_begun(self._size)
         self._begin(request)
 
     def _begin(self, request: ProduceRequest) -> None:
@@ -239,7 +239,7 @@ class Produce:
         broker, exchange = self._broker, self._exchange
         bucket = broker.quotas.write
         mute_ms = bucket.charge(self._size, broker.now()) if bucket.bounded else 0
-        broker.produce_ended(self._size)
+        broker.under_way.produce_ended(self._size)
         if self._acks == 0:
             exchange.answer((), mute_ms)
         elif faults.ARMED and faults.hit("produce.answer"):
