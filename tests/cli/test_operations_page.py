@@ -1,6 +1,7 @@
 """docs/operations.md says what is so: its config files can be used, its commands and settings exist."""
 
 import argparse
+import dataclasses
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -69,3 +70,11 @@ def test_commands_that_are_named_exist(command: str, monkeypatch: pytest.MonkeyP
     except KeyboardInterrupt:
         pass
     assert status in (0, None)
+
+
+def test_the_help_of_a_server_lists_every_setting(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["server", "--help"])
+    shown = capsys.readouterr().out
+    for item in dataclasses.fields(Settings):
+        assert f"  {dotted(item.name)} = " in shown

@@ -15,7 +15,7 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
         help="run one node",
         description="Settings come from the file, the environment (TIDELOG_…) and --set, in rising order.",
         formatter_class=argparse.RawDescriptionHelpFormatter,
-        epilog=_Settings(),
+        epilog=_Settings("%(prog)s"),  # argparse fills in texts that have this, and only those
     )
     parser.add_argument("--config", metavar="FILE", help="TOML file with settings")
     add_set(parser)
