@@ -17,7 +17,7 @@ STAMP := .venv/.installed
 PYTEST := $(BIN)/python -m pytest -q -n $(WORKERS)
 
 # Folders that are checked, of which some may not exist yet.
-SOURCES := $(wildcard tidelog tests bench)
+SOURCES := $(wildcard tidelog tests bench examples)
 
 .PHONY: help setup demo test test-fast check format bench sim faults fuzz mutants lock clean
 
@@ -26,7 +26,7 @@ help: ## list the targets
 
 setup: $(STAMP) ## make .venv with everything pinned (the other targets do it by themselves)
 
-$(STAMP): pyproject.toml requirements.lock tools/setup
+$(STAMP): pyproject.toml requirements.lock requirements-spark.lock tools/setup
 	@PYTHON=$(PYTHON) tools/setup
 	@touch $@
 

@@ -35,10 +35,12 @@ ALLOWED = (
     ("server", "tidelog.raft"),
     ("server", "tidelog.storage"),
     ("spark", "tidelog.pikiwi"),
+    ("spark", "tidelog.wire"),
     ("cli", "tidelog.server"),
     ("cli", "tidelog.spark"),
     ("raft", "dataclasses"),
 )
+SERVER_SIDE = ("cluster", "groups", "raft", "server", "storage", "tier")
 USERS = ("regionwal", "pikiwi", "spark")
 REFUSED = (
     ("raft", "tidelog.wire"),
@@ -54,7 +56,9 @@ REFUSED = (
     ("storage", "tidelog.server"),
     ("cluster", "tidelog.server"),
     ("server", "tidelog.regionwal"),
-    *((user, f"tidelog.{part}") for user in USERS for part in PACKAGES if part not in (*USERS, "cli", "console")),
+    *((user, f"tidelog.{part}") for user in USERS for part in SERVER_SIDE),
+    ("regionwal", "tidelog.wire"),
+    ("pikiwi", "tidelog.wire"),
 )
 
 
