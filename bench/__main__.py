@@ -8,10 +8,13 @@ import sys
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from bench import broker, cluster, consensus, node, server, storage
+from bench import broker, cluster, consensus, node, regionwal, server, storage
 from bench.cluster_clients import clients
 from bench.cluster_failover import KILLS, failover
 from bench.cluster_streams import STREAMS, streams
+from bench.pikiwi_dump import pikiwi_dump
+from bench.pikiwi_events import pikiwi_events
+from bench.pikiwi_receive import pikiwi_receive
 from bench.rounds import Line, print_report
 
 Benchmark = Callable[[], Line | list[Line]]
@@ -38,6 +41,10 @@ def benchmarks(kills: int, stream_count: int) -> dict[str, Benchmark]:
         "cluster-clients": clients,
         "cluster-failover": partial(failover, kills),
         "cluster-streams": partial(streams, stream_count),
+        "regionwal": regionwal.regionwal,
+        "pikiwi-receive": pikiwi_receive,
+        "pikiwi-dump": pikiwi_dump,
+        "pikiwi-events": pikiwi_events,
     }
 
 

@@ -79,6 +79,34 @@ POINTS: Mapping[str, str] = {
     # Clients.
     "fetch.read": "a reader's thread is about to read what a consumer asked for",
     "produce.answer": "a produce is committed and its answer is about to leave; drop: the client never hears of it",
+    # The receiver of a PikiwiDB source.
+    "pikiwi.received": "a message with binlog items has arrived and nothing of it is written",
+    "pikiwi.before-append": "messages were taken for the WAL and nothing of them is written",
+    "pikiwi.before-sync": "messages are appended to the WAL and not synced",
+    "pikiwi.after-sync": "messages are durable in the WAL and the master was not told",
+    "pikiwi.before-acknowledge": "an acknowledgement is about to be sent; drop: it is not",
+    "pikiwi.before-checkpoint": "the receiver is about to replace its checkpoint",
+    "pikiwi.after-reset": "a WAL begins at a new position and the checkpoint does not know it",
+    "pikiwi.dump-complete": "all files of a dump are here and the checkpoint does not say so",
+    # A region of the region WAL (tidelog/regionwal), in the process of the database.
+    "regionwal.open.before-meta-epoch": "an opener has read the meta topic and not written its epoch there",
+    "regionwal.open.after-meta-epoch": "its epoch is in the meta topic, and not yet in the data topic",
+    "regionwal.open.before-data-epoch": "recovery has read the data topic and not written its epoch record",
+    "regionwal.open.after-data-epoch": "the epoch record is written, what lies before it is not read",
+    "regionwal.open.recovered": "a region is recovered and owned, nobody has used it",
+    "regionwal.write.before-produce": "a write has its sequence numbers, nothing of it is with the client",
+    "regionwal.write.after-produce": "all of a write is with the client, perhaps under way",
+    "regionwal.write.delivered": "a write is durable, its caller does not know; drop: the report is lost",
+    "regionwal.write.resolve": "writes are in doubt and the log has not been asked; error: it cannot be",
+    "regionwal.mark.before": "a mark was asked for and is not made",
+    "regionwal.mark.after": "a mark is made, and in no snapshot",
+    "regionwal.snapshot.before-produce": "a snapshot is taken and not written",
+    "regionwal.snapshot.after-produce": "it is written, and not known to count",
+    "regionwal.snapshot.before-trim": "it counts, the ones before it are still there",
+    "regionwal.snapshot.after-trim": "it is the only one",
+    "regionwal.clean.before-delete": "a cleaning has its snapshot and has deleted nothing",
+    "regionwal.clean.after-delete": "the log's beginning is deleted",
+    "regionwal.close.before-snapshot": "a region is being closed and its last snapshot is not taken",
 }
 
 

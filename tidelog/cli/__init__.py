@@ -10,7 +10,20 @@ from collections.abc import Sequence
 
 from tidelog import __version__
 
-COMMANDS = ("up", "server", "stream", "produce", "consume", "cluster", "backup", "restore", "verify", "demo")
+COMMANDS = (
+    "up",
+    "server",
+    "stream",
+    "produce",
+    "consume",
+    "cluster",
+    "backup",
+    "restore",
+    "verify",
+    "demo",
+    "pikiwi",
+    "regionwal",
+)
 
 
 class CommandError(Exception):

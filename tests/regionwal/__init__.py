@@ -1,0 +1,1 @@
+"""The region WAL, against our own server and against Apache Kafka, both real processes."""
