@@ -1,0 +1,175 @@
+"""The vectorised decoder gives what the scalar one gives, for any batch, and refuses what it refuses."""
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tidelog.spark.kernel import decode as kernel
+from tidelog.spark.kernel.decode import RAW_SCHEMA, RECORD_SCHEMA, Place, decode_raw, decode_records
+from tidelog.spark.kernel.varints import put_varints, take_varints
+from tidelog.wire.batch import ATTRIBUTE_CONTROL, CorruptBatchError, assemble, build_own_batch, seal
+from tidelog.wire.compression import Codec
+from tidelog.wire.records import Record, build_batch, read_records
+
+EVERYTHING = (0, 1 << 62)
+TIMES = st.integers(-(10**15), 10**15)
+CONTENT = st.none() | st.binary(max_size=300)
+HEADERS = st.lists(st.tuples(st.text(max_size=8), st.none() | st.binary(max_size=80)), max_size=4).map(tuple)
+RECORDS = st.builds(Record, value=CONTENT, key=CONTENT, timestamp=TIMES, headers=HEADERS)
+BATCHES = st.lists(
+    st.tuples(
+        st.lists(RECORDS, min_size=1, max_size=12), st.sampled_from(Codec), st.none() | st.integers(0, 10**13),
+        st.integers(0, 5),
+    ),
+    min_size=1, max_size=5,
+)  # fmt: skip
+
+
+def place(start: int = 0, end: int = 1 << 62) -> Place:
+    return Place("orders", 7, start, end)
+
+
+def run_of(batches: list[tuple[list[Record], Codec, int | None, int]]) -> tuple[bytearray, list[bytearray]]:
+    """The batches one after the other, with gaps between their offsets."""
+    offset, made = 0, []
+    for records, codec, append_time_ms, gap in batches:
+        offset += gap
+        made.append(build_batch(records, offset, codec=codec, append_time_ms=append_time_ms))
+        offset += len(records)
+    return bytearray(b"".join(made)), made
+
+
+def expected_rows(batches: list[bytearray], start: int, end: int) -> list[dict[str, object]]:
+    rows: list[dict[str, object]] = []
+    for batch in batches:
+        appended = int.from_bytes(batch[21:23], "big") & 0x08
+        rows.extend(
+            {
+                "key": record.key, "value": record.value, "topic": "orders", "partition": 7, "offset": record.offset,
+                "timestamp": record.timestamp * 1000, "timestampType": 1 if appended else 0,
+                "headers": [{"key": name, "value": value} for name, value in record.headers] or None,
+            }
+            for record in read_records(batch) if start <= record.offset < end
+        )  # fmt: skip
+    return rows
+
+
+def rows_of(batches: list[pa.RecordBatch]) -> list[dict[str, object]]:
+    rows: list[dict[str, object]] = []
+    for batch in batches:
+        batch.validate(full=True)
+        if "timestamp" in batch.schema.names:
+            at = batch.schema.names.index("timestamp")
+            batch = batch.set_column(at, "timestamp", batch.column(at).cast(pa.int64()))  # noqa: PLW2901
+        rows += batch.to_pylist()
+    return rows
+
+
+@given(BATCHES, st.integers(0, 40), st.integers(0, 60))
+def test_rows_are_those_of_the_scalar_decoder(batches, start, length):
+    run, made = run_of(batches)
+    decoded = list(decode_records(run, place(start, start + length), RECORD_SCHEMA))
+    assert rows_of(decoded) == expected_rows(made, start, start + length)
+
+
+@given(BATCHES)
+def test_columns_may_be_any_of_them_in_any_order(batches):
+    run, made = run_of(batches)
+    schema = pa.schema([RECORD_SCHEMA.field("offset"), RECORD_SCHEMA.field("value")])
+    decoded = list(decode_records(run, place(), schema))
+    assert all(batch.schema == schema for batch in decoded)
+    assert rows_of(decoded) == [{"offset": r["offset"], "value": r["value"]} for r in expected_rows(made, *EVERYTHING)]
+
+
+@given(BATCHES, st.integers(0, 40), st.integers(1, 60), st.integers(1, 10))
+def test_raw_rows_hold_the_same_records_as_they_lie(batches, start, length, group):
+    run, made = run_of(batches)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(kernel, "GROUP_RECORDS", group)
+        raw = decode_raw(run, place(start, start + length)).to_pylist()
+    again = [
+        decode_records(
+            row["payload"], Place(row["topic"], row["partition"], row["offset"], row["endOffset"]), RECORD_SCHEMA
+        )
+        for row in raw
+    ]
+    assert rows_of([batch for part in again for batch in part]) == expected_rows(made, start, start + length)
+    assert b"".join(row["payload"] for row in raw) in bytes(run)
+
+
+@given(BATCHES, st.data())
+def test_damage_is_refused_or_changes_nothing(batches, data):
+    """With a right checksum around wrong records: never another exception, and never other rows than the scalar's."""
+    _, made = run_of(batches[:1])
+    batch = made[0]
+    at = data.draw(st.integers(61, len(batch) - 1))
+    batch[at] = data.draw(st.integers(0, 255))
+    seal(batch)
+    try:
+        expected = expected_rows([batch], *EVERYTHING)
+    except CorruptBatchError:
+        with pytest.raises(CorruptBatchError):
+            rows_of(list(decode_records(batch, place(), RECORD_SCHEMA)))
+        return
+    if all(
+        abs(int(str(row["timestamp"]))) < 1 << 63 for row in expected
+    ):  # Spark's timestamps are narrower than Kafka's
+        assert rows_of(list(decode_records(batch, place(), RECORD_SCHEMA))) == expected
+
+
+def test_a_wrong_checksum_is_refused():
+    batch = build_batch([Record(b"v")])
+    batch[-1] ^= 1
+    with pytest.raises(CorruptBatchError, match="checksum"):
+        list(decode_records(batch, place(), RECORD_SCHEMA))
+
+
+def test_an_error_names_topic_partition_and_offsets():
+    batch = build_batch([Record(b"value")], 41)
+    batch[61] += 2  # the record claims one byte more
+    seal(batch)
+    with pytest.raises(CorruptBatchError, match=r"orders-7, offsets 41 to 42: "):
+        list(decode_records(batch, place(), RECORD_SCHEMA))
+
+
+def test_control_batches_are_left_out():
+    marker = assemble(
+        bytes(build_batch([Record(b"\0\0\0\0\0\0", b"\0\0\0\1")])[61:]), attributes=ATTRIBUTE_CONTROL,
+        last_offset_delta=0, base_timestamp=0, max_timestamp=0, record_count=1, base_offset=1, leader_epoch=0,
+    )  # fmt: skip
+    ours = build_own_batch(1, b"term", 2, 3)
+    run = bytearray(build_batch([Record(b"a")], 0) + marker + ours + build_batch([Record(b"b")], 2))
+    assert [row["value"] for row in rows_of(list(decode_records(run, place(), RECORD_SCHEMA)))] == [b"a", b"b"]
+    assert [(row["offset"], row["endOffset"]) for row in decode_raw(run, place()).to_pylist()] == [(0, 1), (2, 3)]
+
+
+def test_groups_have_about_as_many_rows_as_they_should():
+    records = [Record(b"v%d" % number) for number in range(7)]
+    run, _ = run_of([(records, Codec.NONE, None, 0)] * 9)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(kernel, "GROUP_RECORDS", 20)
+        assert [batch.num_rows for batch in decode_records(run, place(), RECORD_SCHEMA)] == [20, 1, 20, 1, 20, 1]
+        assert decode_raw(run, place()).num_rows == 3
+
+
+def test_nothing_to_decode_is_no_row():
+    assert list(decode_records(b"", place(), RECORD_SCHEMA)) == []
+    empty = decode_raw(b"", place())
+    assert (empty.num_rows, empty.schema) == (0, RAW_SCHEMA)
+
+
+@given(st.lists(st.integers(-(2**62), 2**62 - 1) | st.integers(-300, 300), min_size=1, max_size=20))
+def test_varints_come_back(values):
+    matrix, counts, sizes = put_varints(np.array(values, dtype=np.int64))
+    data = matrix[counts]
+    at = np.cumsum(sizes) - sizes
+    read, ends = take_varints(data, at)
+    assert read.tolist() == values
+    assert ends.tolist() == np.cumsum(sizes).tolist()
+
+
+def test_a_varint_of_more_than_64_bits_is_refused():
+    with pytest.raises(CorruptBatchError):
+        take_varints(np.array([0xFF] * 9 + [0x7F], dtype=np.uint8), np.array([0]))
