@@ -227,6 +227,18 @@ def test_a_restart_with_a_reason_may_go_anywhere(file: CheckpointFile, caplog: p
     assert "starts from 1:0: the master's data is another" in caplog.text
 
 
+def test_the_start_that_was_applied_is_remembered_through_everything(file: CheckpointFile) -> None:
+    file.restart_from("db0", place(1), "filenum and offset are set", "3:100")
+    durable(file, 5)
+    file.advance_ack("db0", 1, Point(4, Position(3, 400)))
+    file.restart_from("db0", place(9, 1), "full sync")
+    found = CheckpointFile(file.path, SOURCE).load()
+
+    assert found is not None
+    assert found.database("db0").started_from == "3:100"
+    assert file.restart_from("db0", place(9, 2), "another start", "master").database("db0").started_from == "master"
+
+
 # --- two processes ---
 
 

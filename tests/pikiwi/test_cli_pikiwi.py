@@ -1,6 +1,7 @@
 """`tidelog pikiwi`: how it ends, what it says meanwhile, and where a source stands. The receiver is a stand-in here."""
 
 import asyncio
+import gc
 import json
 import os
 import signal
@@ -33,7 +34,9 @@ def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     path = tmp_path / "source.conf"
     path.write_text("master_ip=10.0.0.1\nmaster_port=9221\nbinlog_progress_interval=1\n")
     handlers = (signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM))
+    threshold = gc.get_threshold()
     yield str(path)
+    gc.set_threshold(*threshold)
     signal.signal(signal.SIGINT, handlers[0])
     signal.signal(signal.SIGTERM, handlers[1])
 

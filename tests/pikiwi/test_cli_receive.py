@@ -11,8 +11,10 @@ from typing import Any
 import pytest
 
 from tests.cli.command import Tidelog
+from tests.e2e.broker import Broker
 from tests.pikiwi.wal_world import all_records
-from tidelog.pikiwi.wal import WalReader
+from tidelog.pikiwi.config import load_config
+from tidelog.pikiwi.wal import WalReader, open_wal
 
 COMMANDS = 500
 TIMEOUT_S = 60
@@ -48,6 +50,13 @@ class Process:
     def end(self) -> None:
         self._process.kill()
         self._process.communicate(timeout=TIMEOUT_S)
+
+
+@pytest.fixture
+def broker(tmp_path: Path) -> Iterator[Broker]:
+    broker = Broker(tmp_path)
+    yield broker
+    broker.stop()
 
 
 @pytest.fixture
@@ -137,3 +146,21 @@ def test_a_second_receiver_on_the_same_wal_ends_with_status_5(tmp_path: Path, ma
     assert second.status == 5
     assert "is in use by another receiver" in second.err
     assert first.returncode == 0
+
+
+def test_the_wal_may_be_a_stream(broker: Broker, master: Process, config: Path) -> None:
+    tidelog = Tidelog(broker.bootstrap)
+    master.execute(*(f"SET key-{number} value" for number in range(COMMANDS)))
+    stream = ["--set", "wal_backend=stream", "--set", f"wal_stream_brokers={broker.bootstrap}"]
+    with tidelog.start("pikiwi", "receive", "--config", str(config), "--json", *stream) as receiving:
+        assert receiving.stdout is not None
+        for line in receiving.stdout:
+            if json.loads(line)["databases"].get("db0", {}).get("durable_seq", 0) >= COMMANDS:
+                break
+        receiving.send_signal(signal.SIGTERM)
+        _, err = receiving.communicate(timeout=TIMEOUT_S)
+    assert receiving.returncode == 0, err
+
+    wal = open_wal(load_config(config, stream[1::2]), "db0")
+    assert [each.seq for each in wal.read(0)] == list(range(1, COMMANDS + 1))
+    wal.close()

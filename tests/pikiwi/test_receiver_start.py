@@ -100,6 +100,7 @@ async def test_a_lost_wal_is_asked_for_again_from_what_was_delivered(world: Worl
     await world.catch_up()
     await world.stop()
     assert world.received() == world.sent()
+    assert world.records()[0].seq == 101  # a number never names two records
 
 
 @in_world()
@@ -165,6 +166,25 @@ async def test_purged_and_pause_asks_once_and_waits_for_somebody(world: World) -
     assert world.master.replication.registration() is None
     await world.stop()
     assert len(asked_positions(world)) == before + 1
+
+
+@in_world(dbs=("db0", "db1"), binlog_file_bytes=2048, expire_logs_nums=3)
+async def test_a_paused_database_does_not_hold_up_the_others(world: World) -> None:
+    for db in ("db0", "db1"):
+        world.write(20, db)
+    await world.begin(initial_full_sync=False)
+    for db in ("db0", "db1"):
+        await world.catch_up(db)
+    await world.stop()
+    world.write(200, "db0")
+    world.master.replication.purge()
+    await world.begin(sync_point_purged_action="pause")
+    await world.until(lambda: world.progress("db0").state == "paused")
+    world.write(20, "db1")
+    await world.catch_up("db1")
+    await world.stop()
+    assert len(world.received("db0")) == 20
+    assert world.received("db1") == world.sent("db1")
 
 
 # --- the master has something else -----------------------------------------------------------------------------------

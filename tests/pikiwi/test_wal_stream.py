@@ -1,12 +1,13 @@
 """The WAL as a stream of a real server: the same records and promises as in files."""
 
+import contextlib
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
-from tests.e2e.broker import Broker
+from tests.e2e.broker import Broker, BrokerFailed
 from tests.pikiwi.wal_world import START, item, items, record
 from tidelog.pikiwi.config import load_config
 from tidelog.pikiwi.errors import ConfigError, WalError
@@ -14,7 +15,8 @@ from tidelog.pikiwi.position import Position
 from tidelog.pikiwi.wal import WalGone, WalPoint, open_wal
 from tidelog.pikiwi.wal import stream as stream_module
 from tidelog.pikiwi.wal.record import BadRecord, encode_records
-from tidelog.pikiwi.wal.stream import CorruptStream, StreamWal, open_stream_wal
+from tidelog.pikiwi.wal.stream import StreamWal, open_stream_wal
+from tidelog.pikiwi.wal.stream_messages import CorruptStream
 from tidelog.pikiwi.wal.stream_record import Begin, Follower, decode_message, encode_begin
 
 # --- which messages count (no server needed) ---
@@ -163,6 +165,7 @@ def test_messages_are_the_files_records_with_the_database_as_key(wals: Wals) -> 
 @pytest.mark.slow
 def test_seek_and_clean(wals: Wals, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stream_module, "CLEAN_MESSAGES_MIN", 10)
+    monkeypatch.setattr(stream_module, "CLEAN_EVERY_S", 0.0)
     wal = wals.open()
     wal.reset(START)
     wal.append(7, items(1, 60))
@@ -190,6 +193,25 @@ def test_seek_and_clean(wals: Wals, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.slow
+def test_cleaning_asks_the_brokers_only_now_and_then(wals: Wals, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A receiver calls it every second, in the thread that writes."""
+    searches: list[object] = []
+    real = StreamWal._search
+    monkeypatch.setattr(StreamWal, "_search", lambda self, before: (searches.append(before), real(self, before))[1])
+    wal = wals.open()
+    wal.reset(START)
+    wal.append(7, items(1, 60))
+    wal.sync()
+    wal.clean(item(60)[0])
+    assert searches == [], "so few are never worth it"
+
+    monkeypatch.setattr(stream_module, "CLEAN_MESSAGES_MIN", 10)
+    for number in (20, 40, 60):
+        wal.clean(item(number)[0])
+    assert len(searches) == 1
+
+
+@pytest.mark.slow
 def test_reset_begins_anew_and_goes_on_counting(wals: Wals) -> None:
     wal = wals.open()
     wal.reset(START)
@@ -205,6 +227,25 @@ def test_reset_begins_anew_and_goes_on_counting(wals: Wals) -> None:
     wal.append(8, [(Position(1, 10), b"anew")])
     wal.sync()
     assert [(each.seq, each.payload) for each in wal.read(30)] == [(31, b"anew")]
+
+
+@pytest.mark.slow
+def test_beginning_anew_that_was_interrupted_is_finished(wals: Wals) -> None:
+    wal = wals.open()
+    wal.reset(START)
+    wal.append(7, items(1, 5))
+    wal.sync()
+    wal.close()
+    wals.write(encode_begin(Begin(5, Position(1, 0))))  # and then it died, before it removed what stands before
+
+    wal = wals.open()
+    assert (wal.last_seq, wal.last_position, wal.first_position) == (5, Position(1, 0), Position(1, 0))
+    with pytest.raises(WalGone):
+        wal.read(4)
+    wal.append(8, [(Position(1, 10), b"anew")])
+    wal.sync()
+    assert [each.seq for each in wal.read(5)] == [6]
+    assert wal.seek(Position(1, 10)) == 6
 
 
 @pytest.mark.slow
@@ -262,11 +303,20 @@ def test_brokers_that_do_not_answer_end_it_within_its_bound(
         StreamWal("127.0.0.1:1", "nowhere", "db0", "test", tmp_path / "other")
 
 
+@pytest.fixture
+def mortal_broker(tmp_path: Path) -> Iterator[Broker]:
+    """One that the test stops by itself."""
+    broker = Broker(tmp_path)
+    yield broker
+    with contextlib.suppress(BrokerFailed):
+        broker.stop()
+
+
 @pytest.mark.slow
 def test_a_sync_that_is_not_answered_fails_and_nothing_more_is_taken(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    mortal_broker: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    broker = Broker(tmp_path)
+    broker = mortal_broker
     settings = ["master_port=9221", "wal_backend=stream", f"wal_stream_brokers={broker.bootstrap}"]
     wal = open_stream_wal(load_config(None, [*settings, f"wal_dir={tmp_path}/wal"]), "db0")
     wal.reset(START)

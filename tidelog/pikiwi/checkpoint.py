@@ -4,7 +4,7 @@
      "ack_cp": {"seq", "filenum", "offset"},
      "durable_cp": {"seq", "filenum", "offset", "wal_segment", "wal_offset"},
      "snapshot": {"state", "bgsave_end_file_num", "bgsave_end_offset", "snapshot_seq", "uuid"},
-     "databases": {"db0": {"epoch", "ack_cp", "durable_cp", "snapshot"}, …}}
+     "databases": {"db0": {"epoch", "ack_cp", "durable_cp", "snapshot", "started_from"}, …}}
 
 The fields above `databases` are those of the source's first database: a file of the Go tool can be gone on with, and
 reads here as a source of one database. Positions are ends of items, `ack_cp` too. (The Go tool wrote the start of the
@@ -75,6 +75,7 @@ class DatabaseCheckpoint:
     durable_cp: WalPoint | None = None
     snapshot: Snapshot = Snapshot()
     epoch: int = 0  # the master's session id when DurableCP was written
+    started_from: str = ""  # the start that was set (`filenum:offset` or `master`) and has been applied
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,12 +121,21 @@ class CheckpointFile:
         """Replace the file by what `change` makes of it. Nothing goes back; unchanged content is not written."""
         return self._replace(change, _refuse_going_back)
 
-    def restart_from(self, database: str, place: WalPoint, reason: str) -> Checkpoint:
-        """Everything up to `place` counts as durable and delivered: a full sync, or a start that was chosen."""
+    def restart_from(self, database: str, place: WalPoint, reason: str, started_from: str | None = None) -> Checkpoint:
+        """Everything up to `place` counts as durable and delivered: a full sync, or a start that was chosen.
+
+        `started_from` is the setting that has been applied with it; None: the one before still counts as applied.
+        """
         _log.warning("%s %s: starts from %s: %s", self.source_id, database, place.position, reason)
 
         def change(checkpoint: Checkpoint) -> Checkpoint:
-            changed = replace(checkpoint.database(database), ack_cp=Point(place.seq, place.position), durable_cp=place)
+            held = checkpoint.database(database)
+            changed = replace(
+                held,
+                ack_cp=Point(place.seq, place.position),
+                durable_cp=place,
+                started_from=held.started_from if started_from is None else started_from,
+            )
             return checkpoint.with_database(database, changed)
 
         return self._replace(change, lambda _before, _after: None)
@@ -276,6 +286,8 @@ def _encode_database(held: DatabaseCheckpoint) -> dict[str, Any]:
             "snapshot_seq": snapshot.snapshot_seq,
             "uuid": snapshot.uuid,
         }
+    if held.started_from:
+        content["started_from"] = held.started_from
     return content
 
 
@@ -312,6 +324,7 @@ def _decode_database(content: Mapping[str, Any]) -> DatabaseCheckpoint:
         ),
         _decode_snapshot(content.get("snapshot") or {}),
         _number(content, "epoch", 0),
+        _text(content, "started_from", ""),
     )
 
 

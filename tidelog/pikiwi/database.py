@@ -15,17 +15,18 @@ on: the binlog flows meanwhile, over this connection or a later one.
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine
-from typing import Any
+from collections.abc import Callable
 
 from tidelog import faults
 from tidelog.pikiwi.books import Books
 from tidelog.pikiwi.checkpoint import Snapshot
 from tidelog.pikiwi.config import Config
 from tidelog.pikiwi.dump.info import DumpInfo
+from tidelog.pikiwi.dump.rsync import FetchLimits, fetch_dump
 from tidelog.pikiwi.intake import Intake
 from tidelog.pikiwi.position import Position
 from tidelog.pikiwi.progress import DatabaseProgress
+from tidelog.pikiwi.protocol import RSYNC_PORT_DISTANCE
 from tidelog.pikiwi.session import Session
 from tidelog.pikiwi.start import Held, Plan, plan_start
 from tidelog.pikiwi.wal import Wal, WalPoint
@@ -81,7 +82,12 @@ class Database:
         if (await self._snapshot()).state != "fetching":
             await self._set_snapshot(Snapshot("saving"))
 
-    def fetch(self, fetching: Coroutine[Any, Any, DumpInfo], ended: Callable[[BaseException | None], None]) -> None:
+    def fetch(
+        self,
+        limits: FetchLimits,
+        on_info: Callable[[DumpInfo], None],
+        ended: Callable[[BaseException | None], None],
+    ) -> None:
         """Begin to fetch. `ended` is told why there is no dump, or None when there is; not when it was given up."""
         assert self._fetch is None
 
@@ -93,11 +99,24 @@ class Database:
 
         self.progress.full_sync()
         self._dump_taken.clear()
-        self._fetch = asyncio.create_task(self._fetch_and_mark(fetching), name=f"dump of {self.name}")
+        self._fetch = asyncio.create_task(self._fetch_and_mark(limits, on_info), name=f"dump of {self.name}")
         self._fetch.add_done_callback(finish)
 
-    async def _fetch_and_mark(self, fetching: Coroutine[Any, Any, DumpInfo]) -> None:
-        info = await fetching
+    async def _fetch_and_mark(self, limits: FetchLimits, on_info: Callable[[DumpInfo], None]) -> None:
+        def has_info(info: DumpInfo) -> None:
+            self.progress.snapshot.begins_at(info.position)
+            on_info(info)
+
+        config = self._config
+        info = await fetch_dump(
+            config.master_ip,
+            config.master_port + RSYNC_PORT_DISTANCE,
+            self.name,
+            config.dump_path / self.name,
+            progress=self.progress.snapshot,
+            on_info=has_info,
+            limits=limits,
+        )
         await self._dump_taken.wait()
         if faults.ARMED:
             faults.hit("pikiwi.dump-complete")

@@ -7,7 +7,7 @@ Invariants: the value is JSON whatever the bytes of key and arguments are, and t
 event depends only on its item and the settings, never on a clock, so that what is built again is the same bytes; all
 events of a key have one partition key; an item whose bytes make no sense is an error that names its position.
 
-Cost: at most about 5 µs of one core for a command of three short arguments: decoding, filter and JSON. What a command's
+Cost: less than half of what `json.dumps` alone takes for such an object, decoding and filter included. What a command's
 name alone decides is worked out once a name. `event_kernel` builds the same bytes for many items at a time.
 """
 
@@ -122,6 +122,7 @@ class EventBuilder:
         self._binlog_names: dict[bytes, Name] = {}
         encodings = {settings.args_encoding, settings.raw_resp_encoding}
         self._base64_only = settings.include_raw_resp and encodings == {Encoding.BASE64}
+        self._limits = settings.limits
         self._all = not chosen.groups and not chosen.excludes
         self._source_id = b',"source_id":' + _quoted(settings.source_id)
         self._source = b',"source":' + source_json(settings.source_id)
@@ -139,7 +140,7 @@ class EventBuilder:
         if kind != ITEM_TYPE or length != len(raw):
             decode_item(payload)
         try:
-            args = parse_command(raw, self.settings.limits)
+            args = parse_command(raw, self._limits)
         except RespError as error:
             raise RespError(f"{self.settings.db}, item that ends at {position}: {error}") from error
         name = self._binlog_names.get(args[0]) or self._binlog_name(args[0])

@@ -25,7 +25,7 @@ from tidelog.pikiwi.errors import LinkError, PikiwiError, ProtocolError, SourceE
 from tidelog.pikiwi.protocol import FrameDecoder, check_complete, encode_frame, parse_unchecked
 from tidelog.pikiwi.protocol import inner_message_pb2 as pb
 from tidelog.pikiwi.protocol.requests import Requests
-from tidelog.pikiwi.session import Effect, Phase, Received, Send, Session, Start
+from tidelog.pikiwi.session import Effect, Received, Send, Session, Start
 
 _log = logging.getLogger(__name__)
 
@@ -256,11 +256,6 @@ class Link(asyncio.Protocol):
                 self.carry_out(session, session.tick(now_s, reading=self.reading))
         except PikiwiError as error:
             self.fail(error)
-
-    @property
-    def all_paused(self) -> bool:
-        """No session goes on by itself."""
-        return bool(self._sessions) and all(session.phase is Phase.PAUSED for session in self._sessions.values())
 
 
 def _meta(response: pb.InnerResponse) -> Meta:

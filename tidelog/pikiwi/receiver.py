@@ -31,7 +31,7 @@ from tidelog.pikiwi.checkpoint import CheckpointFile
 from tidelog.pikiwi.config import Config
 from tidelog.pikiwi.database import Database
 from tidelog.pikiwi.dump.info import DumpInfo
-from tidelog.pikiwi.dump.rsync import FetchLimits, fetch_dump
+from tidelog.pikiwi.dump.rsync import FetchLimits
 from tidelog.pikiwi.errors import (
     ConfigError,
     DumpError,
@@ -43,7 +43,7 @@ from tidelog.pikiwi.errors import (
 from tidelog.pikiwi.intake import Intake, IntakeSettings, Message
 from tidelog.pikiwi.link import Link, LinkSettings, Meta
 from tidelog.pikiwi.progress import Progress
-from tidelog.pikiwi.protocol import REPLICATION_PORT_DISTANCE, RSYNC_PORT_DISTANCE
+from tidelog.pikiwi.protocol import REPLICATION_PORT_DISTANCE
 from tidelog.pikiwi.protocol.requests import ClientNode, Requests
 from tidelog.pikiwi.reconnect import Reconnects, ReconnectSettings
 from tidelog.pikiwi.session import (
@@ -160,6 +160,7 @@ class Receiver:
         if self._failure is not None:
             failure, self._failure = self._failure, None
             raise failure
+        self._paused.clear()
         self.progress.link("connecting")
         port = config.master_port + REPLICATION_PORT_DISTANCE
         link = await Link.open(config.master_ip, port, self, self._requests, self._link_settings, self._clock)
@@ -299,7 +300,7 @@ class Receiver:
             case Pause(reason):
                 database.progress.state = "paused"
                 _log.error("%s %s", self.config.source, reason)
-                if self._link is not None and self._link.all_paused:
+                if all(each.progress.state == "paused" for each in self.databases.values()):
                     self._paused.set()
             case Send():
                 raise AssertionError("the link sends by itself")
@@ -381,7 +382,6 @@ class Receiver:
         await database.expect_dump()
 
         def dump_begins(info: DumpInfo) -> None:
-            database.progress.snapshot.begins_at(info.position)
             if self._link is not None and session.phase is Phase.DUMPING:
                 self._link.carry_out(session, session.dump_begins(info.position, self._clock()))
 
@@ -391,16 +391,7 @@ class Receiver:
             self._fail(error)
 
         if session.phase is Phase.DUMPING:
-            fetching = fetch_dump(
-                self.config.master_ip,
-                self.config.master_port + RSYNC_PORT_DISTANCE,
-                database.name,
-                self.config.dump_path / database.name,
-                progress=database.progress.snapshot,
-                on_info=dump_begins,
-                limits=self._fetch_limits,
-            )
-            database.fetch(fetching, ended)
+            database.fetch(self._fetch_limits, dump_begins, ended)
 
     def _dump_failed(self, error: DumpError) -> PikiwiError:
         self._full_sync_failures += 1

@@ -52,7 +52,8 @@ def parse_command(data: bytes, limits: RespLimits = DEFAULT_LIMITS) -> list[byte
     ):
         arguments = parts[2::2]
         lengths = list(map(len, arguments))
-        if lengths == list(map(_length_of, parts[1:-1:2])) and max(lengths) <= limits.argument_bytes_max:
+        fit = len(data) <= limits.argument_bytes_max or max(lengths) <= limits.argument_bytes_max
+        if fit and lengths == list(map(_length_of, parts[1:-1:2])):
             return arguments
     return _parse_by_lengths(data, limits)
 

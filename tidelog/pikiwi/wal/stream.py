@@ -12,13 +12,15 @@ the offsets of what we wrote: between our own records there must be none of othe
 A place (`WalPoint`) has the message's offset for `offset`, and 0 for `segment`.
 """
 
+import logging
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing
+from concurrent.futures import Future
 from pathlib import Path
+from typing import Any
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
+from confluent_kafka import KafkaError, KafkaException, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic  # pyright: ignore[reportPrivateImportUsage] - documented so
 
 from tidelog.pikiwi.config import Config
@@ -26,18 +28,17 @@ from tidelog.pikiwi.errors import WalError
 from tidelog.pikiwi.position import Position
 from tidelog.pikiwi.wal.disk import lock_folder
 from tidelog.pikiwi.wal.reader import WalGone
-from tidelog.pikiwi.wal.record import BadRecord, WalPoint, WalRecord, encode_records
+from tidelog.pikiwi.wal.record import WalPoint, WalRecord, encode_records
+from tidelog.pikiwi.wal.stream_messages import MESSAGE_BYTES_MAX, Client, StreamMessages, offset_of
 from tidelog.pikiwi.wal.stream_record import Begin, Follower, decode_message, encode_begin
 
 TIMEOUT_S = 30.0
-MESSAGE_BYTES_MAX = 64 << 20
 QUEUE_MESSAGES_MAX = 200_000
 QUEUE_KBYTES_MAX = 256 << 10
 TAIL_MESSAGES = 10_000  # read back when it is opened: more than a writer that died can have left in doubt
-CONSUME_MESSAGES = 1_000
-FETCH_BYTES = 1 << 20
 RECORD_BYTES = 200  # what a record is taken to have before any was seen
-CLEAN_MESSAGES_MIN = 10_000  # fewer are not worth a request
+CLEAN_MESSAGES_MIN = 10_000  # fewer are not worth it
+CLEAN_EVERY_S = 60.0
 
 _TOPIC = {
     "cleanup.policy": "delete",
@@ -46,9 +47,7 @@ _TOPIC = {
     "max.message.bytes": str(MESSAGE_BYTES_MAX),
 }
 
-
-class CorruptStream(WalError):
-    """A message that is no record, or not the one that is due."""
+_log = logging.getLogger(__name__)
 
 
 def open_stream_wal(config: Config, database: str) -> "StreamWal":
@@ -62,7 +61,7 @@ class StreamWal:
     def __init__(self, brokers: str, topic: str, database: str, client_id: str, folder: Path) -> None:
         self.topic = topic
         self._key = database.encode()
-        self._client: dict[str, str | int | float | bool] = {
+        self._client: Client = {
             "bootstrap.servers": brokers,
             "client.id": client_id,
             "log_level": 2,  # what matters comes as an error; the library's own lines would go to stderr
@@ -71,6 +70,8 @@ class StreamWal:
         self._unsent = 0  # messages given to the producer that have not arrived yet
         self._next_offset = 0  # of the message that arrives next
         self._seen_bytes = self._seen_messages = 0
+        self._clean_again_s = 0.0
+        self._messages = StreamMessages(self._client, topic)
         self._lock = _locked(folder)
         try:
             self._open()
@@ -81,11 +82,12 @@ class StreamWal:
     def _open(self) -> None:
         try:
             self._create_topic()
-            self._low, self._next_offset = self._watermarks()
+            self._low, self._next_offset = self._messages.watermarks()
             follower = self._read_tail()
-            self.first_position = self._first_position()
         except KafkaException as error:
             raise self._failed(error.args[0]) from None
+        empty = self._next_offset == self._low
+        self.first_position = None if empty else self._messages.at(self._low).position
         self.durable: WalPoint | None = None
         if follower.seq is not None and follower.position is not None:
             self.durable = WalPoint(follower.seq, follower.position, 0, self._next_offset)
@@ -109,7 +111,7 @@ class StreamWal:
             return
         created = admin.create_topics([NewTopic(self.topic, 1, config=_TOPIC)], operation_timeout=TIMEOUT_S)
         try:
-            created[self.topic].result(TIMEOUT_S)
+            _ended(created[self.topic])
         except KafkaException as error:
             if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
                 raise
@@ -167,7 +169,7 @@ class StreamWal:
         if error is not None:
             self._failure = self._failure or _advice(error)
             return
-        offset = _offset(message)
+        offset = offset_of(message)
         if offset != self._next_offset:
             self._failure = self._failure or (
                 f"something else was written to it: our record has offset {offset}, {self._next_offset} was due. "
@@ -191,15 +193,15 @@ class StreamWal:
         durable = self._durable()
         if after_seq > durable.seq:
             raise WalError(f"record {after_seq} is not in stream {self.topic}: the last one is {durable.seq}")
-        first = self._message_at(self._low)
+        first = self._messages.at(self._low)
         if after_seq < (first.seq if isinstance(first, Begin) else first.seq - 1):
             raise WalGone(f"record {after_seq} is no longer in stream {self.topic}, which begins with {first.seq}")
         return self._records(self._search(lambda found: found.seq <= after_seq), durable, after_seq)
 
     def _records(self, offset: int, end: WalPoint, after_seq: int) -> Iterator[WalRecord]:
         follower = Follower()
-        for message in self._messages(offset, end.offset):
-            record = self._taken(follower, message)
+        for message in self._messages.between(offset, end.offset):
+            record = self._messages.taken(follower, message)
             if record is not None and record.seq > after_seq:
                 yield record
 
@@ -208,45 +210,43 @@ class StreamWal:
         if position >= durable.position:
             return durable.seq
         offset = self._search(lambda found: found.position <= position)
-        found = self._message_at(offset)
+        found = self._messages.at(offset)
         if found.position > position:
             raise WalGone(f"{position} is no longer in stream {self.topic}")
         return found.seq
 
     def _search(self, before: Callable[[WalRecord | Begin], bool]) -> int:
-        """The offset of the last message that is `before` what is looked for, or the first one's.
-
-        Among repetitions it may be any of those that are alike, which is as good.
-        """
-        low, high = self._low, self._next_offset  # messages before low are `before`, or low is the first
-        with closing(self._consumer()) as consumer:
-            while high - low > 1:
-                middle = (low + high) // 2
-                low, high = (middle, high) if before(self._message_at(middle, consumer)) else (low, middle)
-        return low
+        return self._messages.search(self._low, self._next_offset, before)
 
     # --- its two ends ---
 
     def clean(self, ack: Position) -> int:
-        """Remove what lies at or before `ack`, all but the last record. Gives about how many bytes."""
+        """Remove what lies at or before `ack`, all but the last record. Gives about how many bytes.
+
+        Finding the place takes some requests, so it is looked for only when it may be worth it.
+        """
         durable = self._durable()
+        now_s = time.monotonic()
+        if self._next_offset - self._low <= CLEAN_MESSAGES_MIN or now_s < self._clean_again_s:
+            return 0
+        self._clean_again_s = now_s + CLEAN_EVERY_S
         last = self._search(lambda found: found.position <= min(ack, durable.position))
         count = min(last, self._next_offset - 1) - self._low
         if count < CLEAN_MESSAGES_MIN:
             return 0
-        return self._trim(self._low + count)
-
-    def _trim(self, offset: int) -> int:
-        removed = (offset - self._low) * self._record_bytes
         try:
-            admin = AdminClient(self._client)
-            place = TopicPartition(self.topic, 0, offset)
-            admin.delete_records([place], request_timeout=TIMEOUT_S)[place].result(TIMEOUT_S)
+            self._trim(self._low + count)
         except KafkaException as error:
-            raise self._failed(error.args[0]) from None
+            _log.warning("stream %s could not be trimmed, which can wait: %s", self.topic, error.args[0].str())
+            return 0
+        self.first_position = self._messages.at(self._low).position
+        return count * self._record_bytes
+
+    def _trim(self, offset: int) -> None:
+        admin = AdminClient(self._client)
+        place = TopicPartition(self.topic, 0, offset)
+        _ended(admin.delete_records([place], request_timeout=TIMEOUT_S)[place])
         self._low = offset
-        self.first_position = self._first_position()
-        return removed
 
     def reset(self, position: Position, after_seq: int = 0) -> None:
         if self._failure is not None:
@@ -256,8 +256,11 @@ class StreamWal:
         self._produce(encode_begin(Begin(seq, position)))
         self._tail = WalPoint(seq, position, 0, begin + 1)
         self.sync()
-        if begin > self._low:
-            self._trim(begin)
+        try:
+            if begin > self._low:
+                self._trim(begin)
+        except KafkaException as error:
+            raise self._failed(error.args[0]) from None
         self.first_position = position
 
     def close(self) -> None:
@@ -272,77 +275,21 @@ class StreamWal:
             self._lock = -1
             self._failure = self._failure or "it is closed"
 
-    # --- messages ---
-
-    def _watermarks(self) -> tuple[int, int]:
-        with closing(self._consumer()) as consumer:
-            low, high = consumer.get_watermark_offsets(TopicPartition(self.topic, 0), timeout=TIMEOUT_S)
-        return low, high
+    # --- opening ---
 
     def _read_tail(self) -> Follower:
+        """Also ends what a writer that died left undone: nothing may stand before the place where it began anew."""
         follower = Follower()
-        for message in self._messages(max(self._low, self._next_offset - TAIL_MESSAGES), self._next_offset):
-            self._taken(follower, message)
-            self._seen_bytes += len(message.value() or b"")
+        begin = self._low
+        for message in self._messages.between(max(self._low, self._next_offset - TAIL_MESSAGES), self._next_offset):
+            value = message.value() or b""
+            if self._messages.taken(follower, message) is None and isinstance(decode_message(value), Begin):
+                begin = offset_of(message)
+            self._seen_bytes += len(value)
             self._seen_messages += 1
+        if begin > self._low:
+            self._trim(begin)
         return follower
-
-    def _first_position(self) -> Position | None:
-        return self._message_at(self._low).position if self._next_offset > self._low else None
-
-    def _message_at(self, offset: int, consumer: Consumer | None = None) -> WalRecord | Begin:
-        for message in self._messages(offset, offset + 1, consumer):
-            try:
-                return decode_message(message.value() or b"")
-            except BadRecord as error:
-                raise self._damaged(message, error) from None
-        raise self._failed(f"offset {offset} could not be read")
-
-    def _messages(self, offset: int, end: int, consumer: Consumer | None = None) -> Iterator[Message]:
-        """Those at [offset, end), in order."""
-        if offset >= end:
-            return
-        own = consumer or self._consumer()
-        try:
-            own.assign([TopicPartition(self.topic, 0, offset)])
-            deadline = time.monotonic() + TIMEOUT_S
-            while offset < end:
-                messages = own.consume(min(CONSUME_MESSAGES, end - offset), timeout=0.5)
-                for message in messages:
-                    error = message.error()
-                    if error is not None:
-                        raise self._failed(error)
-                    offset = _offset(message) + 1
-                    if offset <= end:
-                        yield message
-                if messages:
-                    deadline = time.monotonic() + TIMEOUT_S
-                elif time.monotonic() > deadline:
-                    raise self._failed(f"offset {offset} could not be read within {TIMEOUT_S:.0f} s")
-        finally:
-            if consumer is None:
-                own.close()
-
-    def _taken(self, follower: Follower, message: Message) -> WalRecord | None:
-        try:
-            return follower.take(message.value() or b"")
-        except BadRecord as error:
-            raise self._damaged(message, error) from None
-
-    def _consumer(self) -> Consumer:
-        return Consumer(
-            {
-                **self._client,
-                "group.id": self.topic,  # never joined, never committed: the client only asks for a name
-                "enable.auto.commit": False,
-                "auto.offset.reset": "error",
-                "check.crcs": True,
-                "fetch.wait.max.ms": 10,  # at the end of the stream the next request would wait behind a longer one
-                "fetch.message.max.bytes": FETCH_BYTES,  # a larger message comes alone
-                "queued.max.messages.kbytes": FETCH_BYTES >> 6,
-                "receive.message.max.bytes": MESSAGE_BYTES_MAX + (1 << 20),
-            }
-        )
 
     # --- failures ---
 
@@ -362,14 +309,13 @@ class StreamWal:
         self._failure = why if isinstance(why, str) else _advice(why)
         return WalError(f"the WAL in stream {self.topic} failed: {self._failure}")
 
-    def _damaged(self, message: Message, error: BadRecord) -> CorruptStream:
-        return CorruptStream(f"stream {self.topic}: damaged at offset {message.offset()}: {error}")
 
-
-def _offset(message: Message) -> int:
-    offset = message.offset()
-    assert offset is not None, "the message came from a broker"
-    return offset
+def _ended(future: "Future[Any]") -> None:
+    """Wait for an admin request; the client ends each by itself, and this is for the case that it does not."""
+    try:
+        future.result(TIMEOUT_S + 5)
+    except TimeoutError:
+        raise KafkaException(KafkaError(KafkaError._TIMED_OUT)) from None
 
 
 def _locked(folder: Path) -> int:
