@@ -16,6 +16,7 @@ from bench.pikiwi_dump import pikiwi_dump
 from bench.pikiwi_events import pikiwi_events
 from bench.pikiwi_receive import pikiwi_receive
 from bench.rounds import Line, print_report
+from bench.spark_log import spark_log
 
 Benchmark = Callable[[], Line | list[Line]]
 
@@ -45,6 +46,7 @@ def benchmarks(kills: int, stream_count: int) -> dict[str, Benchmark]:
         "pikiwi-receive": pikiwi_receive,
         "pikiwi-dump": pikiwi_dump,
         "pikiwi-events": pikiwi_events,
+        "spark-log": spark_log,
     }
 
 

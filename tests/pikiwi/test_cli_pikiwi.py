@@ -5,6 +5,7 @@ import gc
 import json
 import os
 import signal
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -144,6 +145,15 @@ def test_wrong_settings_and_filters_end_it_at_the_start(
     assert main(["pikiwi", "receive", "-C", config, *arguments]) == 2
     assert why in capsys.readouterr().err
     assert seen == []
+
+
+def test_without_the_extra_it_says_what_to_install(
+    config: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "tidelog.pikiwi.receiver", None)
+
+    assert main(["pikiwi", "receive", "-C", config]) == 1
+    assert "install tidelog with its extra `pikiwi`" in capsys.readouterr().err
 
 
 def test_logs_go_to_files_when_a_folder_is_set(config: str, monkeypatch: pytest.MonkeyPatch) -> None:

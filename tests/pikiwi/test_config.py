@@ -229,6 +229,15 @@ def test_the_password_is_not_shown_with_the_settings() -> None:
     assert "secret" not in repr(config)
 
 
+def test_what_of_a_dump_is_read() -> None:
+    assert load_config(None, [PORT]).snapshot_types is None
+    assert load_config(None, [PORT]).snapshot_prefixes is None
+    chosen = load_config(None, [PORT, "snapshot_reader_types=string, zset", "snapshot_reader_prefixes=dev:,prod:"])
+    assert (chosen.snapshot_types, chosen.snapshot_prefixes) == (("string", "zset"), ("dev:", "prod:"))
+    with pytest.raises(ConfigError, match="snapshot_reader_types names 'strings'; write auto"):
+        load_config(None, [PORT, "snapshot_reader_types=strings"])
+
+
 def test_databases() -> None:
     assert load_config(None, [PORT, "db_name=all"]).databases == ()
     assert load_config(None, [PORT, "db_name=db0,db7"]).databases == ("db0", "db7")
@@ -243,6 +252,14 @@ def test_every_setting_is_explained_and_no_name_has_two_meanings() -> None:
     assert not set(FIELDS) & set(WITHOUT_EFFECT)
     assert not set(FIELDS) & set(ALIASES)
     assert set(ALIASES.values()) <= set(FIELDS)
+
+
+def test_the_guides_example_can_be_used(tmp_path: Path) -> None:
+    guide = (Path(__file__).parents[2] / "docs" / "pikiwi.md").read_text(encoding="utf-8")
+    example = guide.split("```toml\n")[1].split("```")[0]
+    config = load_config(write(tmp_path, example, "source.toml"))
+
+    assert (config.source, config.databases, config.metrics_port) == ("10.0.0.1:9221", ("db0",), 9461)
 
 
 def test_the_guide_explains_every_setting() -> None:

@@ -59,7 +59,7 @@ async def test_defect_2_what_was_acknowledged_is_not_asked_for_again_though_the_
     assert ack.position == delivered.position
 
 
-@in_world(bgsave_s=0.8, silence_s=0.3, binlog_file_bytes=2048, expire_logs_nums=3, purge_interval_s=0.05)
+@in_world(bgsave_s=1.8, silence_s=1.2, binlog_file_bytes=2048, expire_logs_nums=3, purge_interval_s=0.05)
 async def test_defect_6_pings_protect_the_binlog_behind_the_dump_while_it_is_made(world: World) -> None:
     """The Go tool was silent during a full sync: forgotten after 20 s, and the binlog purged under it."""
     world.session_settings = SessionSettings(ping_interval_s=0.1)

@@ -11,7 +11,8 @@ from dataclasses import replace
 from tests.pikiwi.master_replication import MasterSettings
 from tests.pikiwi.master_world import QUICK, World, in_world
 from tidelog import faults
-from tidelog.pikiwi.errors import EXIT_PASSING, EXIT_SOURCE, LinkError, SourceError, WalError
+from tidelog.pikiwi.checkpoint import CheckpointFile, Point
+from tidelog.pikiwi.errors import EXIT_PASSING, EXIT_SOURCE, CheckpointError, LinkError, SourceError, WalError
 from tidelog.pikiwi.intake import IntakeSettings
 from tidelog.pikiwi.link import AlreadyRegistered, Link, LinkSettings
 from tidelog.pikiwi.position import ZERO, Position
@@ -21,8 +22,8 @@ from tidelog.pikiwi.protocol.requests import ClientNode, Requests
 from tidelog.pikiwi.session import Effect, Received, Session, SessionSettings
 
 ROLLING = {"binlog_file_bytes": 4096, "expire_logs_nums": 100}
-QUICK_LIFE = {"keepalive_s": 0.05, "silence_s": 0.6}
-QUICK_SESSION = SessionSettings(ping_interval_s=0.1, silence_s_max=0.6)
+QUICK_LIFE = {"keepalive_s": 0.05, "silence_s": 1.2}
+QUICK_SESSION = SessionSettings(ping_interval_s=0.1, silence_s_max=1.2)
 QUICK_LINK = LinkSettings(tick_s=0.05)
 
 
@@ -126,20 +127,20 @@ async def test_what_is_received_and_not_durable_is_bounded(world: World) -> None
 async def test_a_quiet_master_hears_from_us_and_keeps_us(world: World) -> None:
     world.session_settings, world.options["link_settings"] = QUICK_SESSION, QUICK_LINK
     await world.begin(filenum=0, offset=0)
-    await world.until(lambda: world.progress().keepalives >= 25)  # longer than the master bears silence
+    await world.until(lambda: world.progress().keepalives >= 20)  # longer than the master bears silence
     registration = world.master.replication.registration()
     assert registration is not None
     assert registration.session_id == 0
     assert world.master.connection_count == 1
 
 
-@in_world(silence_s=0.6, keepalive_s=1000.0)
+@in_world(silence_s=1.2, keepalive_s=1000.0)
 async def test_pings_go_out_without_any_keepalive(world: World) -> None:
     world.session_settings = SessionSettings(ping_interval_s=0.1, silence_s_max=1000.0)
     world.options["link_settings"] = QUICK_LINK
     await world.begin(filenum=0, offset=0)
     pings = lambda: sum(_is_ping(request) for request in world.master.replication.requests)  # noqa: E731
-    await world.until(lambda: pings() >= 15)
+    await world.until(lambda: pings() >= 16)
     assert world.master.replication.registration() is not None
     assert world.master.connection_count == 1
 
@@ -169,6 +170,43 @@ async def test_stopping_takes_back_the_registration_and_acknowledges_what_is_dur
     durable = world.checkpoint().database("db0").durable_cp
     assert durable is not None
     assert durable.position == world.end()
+
+
+@in_world()
+async def test_stopping_waits_until_what_was_received_is_durable_and_acknowledged(world: World) -> None:
+    await world.begin(filenum=0, offset=0)
+    await world.until(lambda: world.progress().state == "streaming")
+    faults.arm("pikiwi.before-sync", faults.Action("hang"))
+    try:
+        world.write(50)
+        await world.until(lambda: faults.hits().get("pikiwi.before-sync"))
+        assert world.receiver is not None
+        world.receiver.stop()
+        await asyncio.sleep(0.02)
+    finally:
+        faults.clear()
+    await world.stop()
+    assert [last for _, _, last in world.master.replication.acknowledgements] == [world.end()]
+
+
+@in_world()
+async def test_what_the_pipeline_has_delivered_leaves_the_wal(world: World) -> None:
+    world.write(500)
+    await world.begin(filenum=0, offset=0, wal_segment_bytes=4096, wal_retain_segments=1)
+    await world.catch_up()
+    last = world.records()[-1]
+    CheckpointFile(world.config.checkpoint_path, world.config.source).advance_ack(
+        "db0", 0, Point(last.seq, last.position)
+    )
+    await world.until(lambda: (world.progress().wal_first or ZERO) > ZERO)
+    assert len(world.records()) < 100
+
+
+@in_world()
+async def test_the_lineage_is_in_the_checkpoint_before_the_first_item(world: World) -> None:
+    receiver = await world.begin(filenum=0, offset=0, checkpoint_interval_ms=1_000_000)
+    await world.until(lambda: receiver.progress.state == "connected")
+    assert world.checkpoint().replication_id == world.master.settings.replication_id
 
 
 # --- connections that end --------------------------------------------------------------------------------------------
@@ -214,6 +252,36 @@ async def test_a_message_that_went_missing_is_noticed_and_asked_for_again(world:
     await world.stop()
     assert world.master.connection_count >= 2
     assert world.received() == world.sent()
+
+
+@in_world()
+async def test_a_new_connection_waits_until_what_was_received_is_durable(world: World) -> None:
+    """It would ask for the same again otherwise."""
+    await world.begin(filenum=0, offset=0)
+    await world.until(lambda: world.progress().state == "streaming")
+    faults.arm("pikiwi.before-append", faults.Action("hang"))
+    try:
+        world.write(50)
+        await world.until(lambda: faults.hits().get("pikiwi.before-append"))
+        world.master.disconnect_all()
+        await world.until(lambda: world.master.connection_count == 2)
+        await asyncio.sleep(0.05)
+    finally:
+        faults.clear()
+    world.write(50)
+    await world.catch_up()
+    await world.stop()
+    assert sum(request.type == pb.kTrySync for request in world.master.replication.requests) == 2
+    assert world.received() == world.sent()
+
+
+@in_world()
+async def test_a_checkpoint_that_breaks_while_there_is_no_connection_ends_the_receiver(world: World) -> None:
+    await world.begin(filenum=0, offset=0)
+    await world.until(lambda: world.progress().state == "streaming")
+    await world.master.stop()
+    world.config.checkpoint_path.write_text("nonsense")
+    assert isinstance(await world.end_of_receiver(), CheckpointError)
 
 
 @in_world()

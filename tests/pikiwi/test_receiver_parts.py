@@ -63,6 +63,14 @@ def test_a_name_that_is_taken_is_waited_for_and_then_not() -> None:
         after(tries, TAKEN)
 
 
+def test_only_refusals_in_a_row_count_for_a_name_that_is_taken() -> None:
+    tries = Reconnects(SETTINGS)
+    for _ in range(3):
+        after(tries, TAKEN)
+        after(tries, TAKEN)
+        after(tries, LOST)
+
+
 def test_what_does_not_pass_is_raised_at_once() -> None:
     with pytest.raises(SyncPointError):
         after(Reconnects(SETTINGS), SyncPointError("purged"))

@@ -17,7 +17,7 @@ from tidelog import faults
 from tidelog.faults import Action
 from tidelog.pikiwi.errors import CorruptWal, WalError
 from tidelog.pikiwi.position import Position
-from tidelog.pikiwi.wal import FileWal, WalPoint
+from tidelog.pikiwi.wal import FileWal, WalPoint, WalReader
 from tidelog.pikiwi.wal import files as files_module
 from tidelog.pikiwi.wal.mark import NAME as MARK_NAME
 from tidelog.pikiwi.wal.mark import SLOT_STEP, MarkFile, decode_mark
@@ -28,7 +28,10 @@ RECORD_BYTES = 76
 
 
 @pytest.fixture(autouse=True)
-def cleared() -> Iterator[None]:
+def cleared(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Which syncs there are, and when, is what matters here; that the kernel then syncs would only take time."""
+    for name in ("fdatasync", "fsync"):
+        monkeypatch.setattr(os, name, lambda _descriptor: None)
     yield
     faults.clear()
 
@@ -95,6 +98,25 @@ def test_garbage_behind_the_last_record_is_cut_off(torn: Path, garbage: bytes) -
         file.write(garbage)
 
     check_usable(torn, LAST)
+
+
+@settings(max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.integers(0, 3), st.binary(max_size=400), st.booleans())
+def test_arbitrary_bytes_behind_whole_records_are_cut_off(
+    tmp_path: Path, whole: int, garbage: bytes, alike: bool
+) -> None:
+    """`alike`: they begin as a record does, whose length and checksums are then nonsense."""
+    folder = tmp_path / "fuzzed"
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir()
+    parts, _ = encode_records(7, 0, START, items(1, whole))
+    start = b"PWAL\x38\0\x01\x01" if alike else b""
+    name = f"wal-{START.filenum:08}-{START.offset:020}-00000001.log"
+    (folder / name).write_bytes(b"".join(parts) + start + garbage)
+
+    with opened(folder) as wal:
+        assert (wal.last_seq, wal.size_bytes) == (whole, whole * RECORD_BYTES)
+    check_usable(folder, whole)
 
 
 def test_what_is_kept_of_an_unsynced_end_is_written_again_before_it_counts(
@@ -165,6 +187,33 @@ def test_an_earlier_segment_that_lost_its_end_is_damage_though_every_record_is_w
     with pytest.raises(CorruptWal, match="record 54 stands where 51 is due") as raised:
         all_records(tmp_path)
     assert (raised.value.path, raised.value.offset) == (segment_paths(tmp_path)[1], 0)
+
+
+@settings(max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.data())
+def test_damage_never_leads_a_search_to_a_wrong_place(tmp_path: Path, data: st.DataObject) -> None:
+    """Searching skips most checksums: it may pass over damage that does not matter to it, and must not fall for any."""
+    folder = tmp_path / "searched"
+    shutil.rmtree(folder, ignore_errors=True)
+    make(folder, 70)  # two segments
+    path = data.draw(st.sampled_from(segment_paths(folder)))
+    content = bytearray(path.read_bytes())
+    bit = data.draw(st.integers(0, len(content) * 8 - 1))
+    content[bit // 8] ^= 1 << bit % 8
+    path.write_bytes(content)
+    number = data.draw(st.integers(0, 69))
+
+    for search in (
+        lambda reader: reader.after(number),
+        lambda reader: reader.find(item(number)[0] if number else START),
+        lambda reader: reader.advance(reader.first(), number, 1 << 30) if number else reader.after(0),
+    ):
+        try:
+            found = search(WalReader(folder))[:2]
+        except CorruptWal as error:
+            found = error.path, error.offset
+        right = number, item(number)[0] if number else START
+        assert found in (right, (path, bit // 8 // RECORD_BYTES * RECORD_BYTES))
 
 
 def test_positions_that_go_back_are_damage_though_every_record_is_whole(tmp_path: Path) -> None:

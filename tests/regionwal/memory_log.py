@@ -5,6 +5,7 @@ record that is sent meets a *fate*; the default is that all goes well. Everythin
 test, or a seed, decides every interleaving.
 """
 
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Executor, Future
 from enum import Enum
@@ -13,10 +14,12 @@ from typing import Any
 from confluent_kafka import KafkaError, Message
 
 from tidelog.regionwal.errors import Timeout
-from tidelog.regionwal.log import Delivery, OutOfRange, Record
+from tidelog.regionwal.log import Delivery, Record
+from tidelog.regionwal.log_errors import OutOfRange
 
 TIMED_OUT = KafkaError(KafkaError._MSG_TIMED_OUT)
 NO_OFFSET = -1001
+ASK_S_MAX = 30.0
 CHUNK_RECORDS = 3  # small, so that reads meet chunk borders
 
 
@@ -65,7 +68,7 @@ class MemoryLog:
             self.broker.earliest.setdefault(topic, 0)
 
     def read_deadline(self) -> float:
-        return float("inf")
+        return time.monotonic() + ASK_S_MAX
 
     def watermarks(self, topic: str, _deadline: float) -> tuple[int, int]:
         self.before("watermarks")
@@ -89,6 +92,11 @@ class MemoryLog:
             self._reports.append((delivery, error, message(topic, offset)))
         if not self.hold:
             self.report()
+
+    @property
+    def waiting(self) -> int:
+        """Records that were sent and not reported."""
+        return len(self._reports)
 
     def release(self) -> None:
         self.hold = False
@@ -140,3 +148,19 @@ class InlineExecutor(Executor):
         future: Future[Any] = Future()
         future.set_result(fn(*args, **kwargs))
         return future
+
+
+class LaterExecutor(Executor):
+    """Does nothing until it is told to."""
+
+    def __init__(self) -> None:
+        self._waiting: list[Callable[[], Any]] = []
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> "Future[Any]":
+        self._waiting.append(lambda: fn(*args, **kwargs))
+        return Future()
+
+    def run(self) -> None:
+        waiting, self._waiting = self._waiting, []
+        for call in waiting:
+            call()

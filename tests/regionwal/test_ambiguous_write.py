@@ -16,7 +16,7 @@ from .unreliable import UnreliableLog
 from .world import World, contents, payloads
 
 REGION, TABLE = 4, 6
-WRITE_S_MAX = 1.0
+WRITE_S_MAX = 2.0
 UNDER_WAY_S = 0.5
 THREAD_S_MAX = 60.0
 
@@ -37,16 +37,20 @@ TROUBLES: dict[str, tuple[Trouble, Trouble]] = {
     "request lost": (UnreliableLog.hold_requests, UnreliableLog.lose),
     "broker stands still": (UnreliableLog.suspend, UnreliableLog.go_on),
 }
-troubles = pytest.mark.parametrize(("begin", "end"), TROUBLES.values(), ids=TROUBLES)
+ON_KAFKA = ("answer lost", "broker stands still")
+troubles = pytest.mark.parametrize(
+    ("broker", "trouble"),
+    [*(("tidelog", trouble) for trouble in TROUBLES), *(("kafka", trouble) for trouble in ON_KAFKA)],
+    indirect=["broker"],
+)
 
 
 @pytest.mark.slow
 @troubles
-def test_write_that_was_given_up_takes_no_number_twice(
-    broker: UnreliableLog, world: World, begin: Trouble, end: Trouble
-) -> None:
-    wal = world.node(write_timeout_s=WRITE_S_MAX, open_timeout_s=WRITE_S_MAX)
-    wal.write(REGION, TABLE, payloads(TABLE, 1, 3))
+def test_write_that_was_given_up_takes_no_number_twice(broker: UnreliableLog, world: World, trouble: str) -> None:
+    begin, end = TROUBLES[trouble]
+    wal = world.node(write_timeout_s=WRITE_S_MAX)
+    write_when_it_can_be(wal, payloads(TABLE, 1, 3))
 
     begin(broker)
     with pytest.raises(RegionWalError):
@@ -63,16 +67,16 @@ def write_when_it_can_be(wal: RegionWal, payloads: list[bytes]) -> int:
     while True:
         try:
             return wal.write(REGION, TABLE, payloads)
-        except Timeout as error:
-            assert "nothing was written" in str(error)
+        except Timeout:
             assert time.monotonic() < give_up
 
 
 @pytest.mark.slow
 @troubles
 def test_write_that_is_under_way_when_trouble_ends_is_there_once(
-    broker: UnreliableLog, world: World, begin: Trouble, end: Trouble
+    broker: UnreliableLog, world: World, trouble: str
 ) -> None:
+    begin, end = TROUBLES[trouble]
     wal = world.node(write_timeout_s=THREAD_S_MAX)
     wal.write(REGION, TABLE, payloads(TABLE, 1, 3))
 

@@ -12,12 +12,14 @@ from typing import cast
 import pytest
 
 from tidelog.regionwal import Bound, Fenced, RegionWalError, Settings, Timeout, WriteFailed, WriteUnknown
+from tidelog.regionwal.fold import DataFold
 from tidelog.regionwal.log import Log
-from tidelog.regionwal.opening import Topics, open_to_write
+from tidelog.regionwal.opening import Topics, open_to_write, take_data, take_meta
 from tidelog.regionwal.region import Region
+from tidelog.regionwal.snapshot_format import Snapshot
 from tidelog.regionwal.writer import Batch, State
 
-from .memory_log import Fate, InlineExecutor, MemoryBroker, MemoryLog
+from .memory_log import Fate, InlineExecutor, LaterExecutor, MemoryBroker, MemoryLog
 
 TOPICS = Topics(7, "wal_data_7", "wal_meta_7")
 TIMEOUT_S = 1.0
@@ -244,6 +246,73 @@ def test_late_snapshot_does_not_take_the_place_of_a_newer_one(first: Process, br
     assert first_again.write(1, b"c") == 3
 
 
+def test_openers_that_take_the_same_epoch_are_told_apart_by_the_logs_order(first: Process, second: Process) -> None:
+    first.log.ensure_topics([TOPICS.data, TOPICS.meta], 0.0)
+    others: list[int] = []
+
+    def tie(call: str) -> None:
+        if call == "send" and not others:
+            others.append(take_meta(cast("Log", second.log), TOPICS, 0, TIMEOUT_S).epoch)
+
+    first.log.before = tie
+
+    assert take_meta(cast("Log", first.log), TOPICS, 0, TIMEOUT_S).epoch > others[0]
+
+
+def test_opener_that_finds_a_higher_epoch_writes_nothing_to_the_data_topic(
+    first: Process, broker: MemoryBroker
+) -> None:
+    first.open()
+    records = len(broker.records[TOPICS.data])
+    late = DataFold.from_snapshot(Snapshot())
+
+    with pytest.raises(Fenced):
+        take_data(cast("Log", MemoryLog(broker)), TOPICS, late, 1 << 32, TIMEOUT_S)
+    assert len(broker.records[TOPICS.data]) == records
+
+
+def test_opener_is_overtaken_between_its_look_and_its_epoch_record(
+    first: Process, second: Process, broker: MemoryBroker
+) -> None:
+    first.log.ensure_topics([TOPICS.data, TOPICS.meta], 0.0)
+
+    def overtake(call: str) -> None:
+        if call == "send" and second._region is None:
+            second.write(1, b"theirs")
+
+    first.log.before = overtake
+
+    with pytest.raises(Fenced):
+        take_data(cast("Log", first.log), TOPICS, DataFold.from_snapshot(Snapshot()), 1 << 32, TIMEOUT_S)
+
+
+def test_process_that_was_fenced_so_long_ago_that_nothing_tells_is_fenced_all_the_same(
+    first: Process, second: Process, broker: MemoryBroker
+) -> None:
+    """The new owner flushed and deleted everything, its epoch record too: the log looks like nobody's."""
+    first.write(1, b"a")
+    second.write(1, b"b")
+    second.region.mark_delete(1, 2)
+    second.region.clean()
+    assert broker.earliest[TOPICS.data] == len(broker.records[TOPICS.data])
+
+    with pytest.raises(WriteUnknown):
+        first.write(1, b"c")
+    with pytest.raises(Fenced, match="cleaned by another process"):
+        first.write(1, b"d")
+    assert second.write(1, b"e") == 3
+
+
+def test_mark_that_is_in_no_snapshot_yet_deletes_nothing(first: Process, broker: MemoryBroker) -> None:
+    first.write(1, b"a", b"b", b"c")
+    first.region.mark_delete(1, 1)
+    first.log.before = lambda call: first.region.mark_delete(1, 3) if call == "delete_before" else None
+
+    first.region.clean()
+
+    assert Process(broker).entries(1) == [(2, b"b"), (3, b"c")]
+
+
 # --- writes in doubt -------------------------------------------------------------------------------------------------
 
 
@@ -342,6 +411,34 @@ def test_split_entry_of_which_a_part_is_missing_does_not_count(first: Process, b
     assert Process(broker).entries(1) == [(1, b"short"), (2, b"long enough for several records")]
 
 
+def test_write_that_comes_just_when_another_fails_waits_until_that_is_known(broker: MemoryBroker) -> None:
+    log, waiting = MemoryLog(broker), LaterExecutor()
+    opened = open_to_write(cast("Log", log), TOPICS, TIMEOUT_S, accept_loss=False)
+    region = Region(cast("Log", log), TOPICS, opened, SETTINGS, waiting)
+    writer, looks = region._writer, []
+    wait_until_open = writer.wait_until_open
+
+    def look(deadline: float) -> None:
+        """The first write's failure comes right after the second one saw that all is well."""
+        looks.append(writer.state)
+        if len(looks) == 2:
+            waiting.run()
+        wait_until_open(deadline)
+        if len(looks) == 1:
+            log.release()
+
+    log.fate = fates(Fate.LOST)
+    log.hold = True
+    failed = region.submit({1: [b"lost"]})
+    writer.wait_until_open = look
+    later = region.submit({1: [b"a"]})
+
+    assert looks == [State.OPEN, State.SUSPECT]
+    with pytest.raises(WriteFailed):
+        failed.result(TIMEOUT_S)
+    assert later.result(TIMEOUT_S) == {1: 1}
+
+
 # --- everything at once ----------------------------------------------------------------------------------------------
 
 TABLES = (1, 2, 3)
@@ -361,7 +458,7 @@ class Chaos:
         self.acknowledged: dict[tuple[int, int], bytes] = {}
         self.never: set[bytes] = set()  # payloads of writes that failed for certain
         self.owner: Process | None = None  # the last that opened the region and was told so
-        self.deletable = dict.fromkeys(TABLES, 0)
+        self.deletable: dict[int, int] = dict.fromkeys(TABLES, 0)
         for process in self.processes:
             process.log.fate = self.fate
             process.log.before = self.before

@@ -47,7 +47,9 @@ def test_two_nodes_that_create_a_region_at_once_create_it_once(world: World) -> 
 def test_entries_are_horaedbs_keys_and_values(world: World) -> None:
     world.node().write(REGION, TABLE, payloads(TABLE, 1, 3))
 
-    records = [(DATA_KEY.unpack(message.key()), message.value()) for message in world.records(world.data_topic(REGION))]
+    records = [
+        (DATA_KEY.unpack(message.key() or b""), message.value()) for message in world.records(world.data_topic(REGION))
+    ]
 
     assert [record for record in records if record[0][2] != EPOCH_TABLE] == [
         ((1, REGION, TABLE, number, 0), b"\0" + payload) for number, payload in enumerate(payloads(TABLE, 1, 3), 1)
@@ -63,7 +65,7 @@ def test_snapshot_is_horaedbs_key_and_a_protobuf_message_with_its_fields(world: 
 
     message = world.records(world.meta_topic(REGION))[-1]
 
-    assert META_KEY.unpack(message.key()) == (0, 0, REGION)
+    assert META_KEY.unpack(message.key() or b"") == (0, 0, REGION)
     value = message.value()
     assert value is not None
     assert value[0] == 0

@@ -23,10 +23,8 @@ from .world import World
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "memtable_db.py"
 POINTS = (  # the others are tried on the WAL alone, by test_crash
-    "regionwal.write.after-produce",
     "regionwal.write.delivered",
     "regionwal.mark.after",
-    "regionwal.snapshot.after-produce",
     "regionwal.clean.after-delete",
 )
 TABLES = ("apples", "pears")

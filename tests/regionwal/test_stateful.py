@@ -6,20 +6,24 @@ Few examples by default, for each step is a real request to a real broker; `HYPO
 import itertools
 import threading
 from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, cast
 
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 
-from tidelog.regionwal import DROPPED, Bound, Entry, Fenced, RegionWal
+from tidelog.regionwal import DROPPED, Bound, Entry, Fenced, RegionWal, Settings
+from tidelog.regionwal.log import Log as Queue
 
+from .memory_log import MemoryBroker, MemoryLog
 from .model import RegionModel, deleted_in
 from .world import Log, World, contents
 
 REGION = 1
 RECORD_BYTES_MAX = 400
-EXAMPLES = max(6, settings().max_examples // 16)
+EXAMPLES = max(4, settings().max_examples // 20)
 STEPS = 30
 
 _numbers = itertools.count(1)
@@ -32,12 +36,29 @@ bounds = st.builds(
 )
 
 
+class MemoryWorld:
+    """A log in memory: many more examples in the same time."""
+
+    def __init__(self) -> None:
+        self._broker = MemoryBroker()
+        self._nodes: list[RegionWal] = []
+
+    def node(self, **settings: Any) -> RegionWal:
+        chosen = Settings(bootstrap="memory", clean_period_s=0, **settings)
+        self._nodes.append(RegionWal(chosen, cast(Queue, MemoryLog(self._broker))))
+        return self._nodes[-1]
+
+    def close(self) -> None:
+        for wal in self._nodes:
+            wal.close()
+
+
 class RegionMachine(RuleBasedStateMachine):
     """One region, two nodes; `holder` is the one that opened it last."""
 
-    def __init__(self, log: Log) -> None:
+    def __init__(self, new_world: "Callable[[], World | MemoryWorld]") -> None:
         super().__init__()
-        self.world = World(log, f"machine{next(_numbers)}")
+        self.world = new_world()
         self.nodes = [self._new_node(), self._new_node()]
         self.holder = 0
         self.fenced: set[int] = set()  # nodes that do not know yet that the region was taken from them
@@ -174,4 +195,10 @@ def holds(start: Bound, end: Bound, sequence: int) -> bool:
 @pytest.mark.slow
 def test_region_is_what_the_model_is(log: Log) -> None:
     few = settings(max_examples=EXAMPLES, stateful_step_count=STEPS)
-    run_state_machine_as_test(lambda: RegionMachine(log), settings=few)
+    new_world = lambda: World(log, f"machine{next(_numbers)}")  # noqa: E731
+    run_state_machine_as_test(partial(RegionMachine, new_world), settings=few)  # pyright: ignore[reportArgumentType]
+
+
+def test_region_is_what_the_model_is_in_memory() -> None:
+    many = settings(max_examples=settings().max_examples // 2, stateful_step_count=STEPS)
+    run_state_machine_as_test(partial(RegionMachine, MemoryWorld), settings=many)  # pyright: ignore[reportArgumentType]

@@ -7,8 +7,6 @@ log and not what the WAL believes.
 # pyright: reportPrivateImportUsage=false
 # (confluent_kafka.admin documents these names as its API, but does not mark them as exported)
 
-import contextlib
-import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -74,7 +72,7 @@ class World:
     def latest(self, topic: str) -> int:
         return self._offset(topic, OffsetSpec.latest())
 
-    def _offset(self, topic: str, spec: OffsetSpec) -> int:
+    def _offset(self, topic: str, spec: Any) -> int:
         place = TopicPartition(topic, 0)
         return self.admin.list_offsets({place: spec}, request_timeout=ASK_S_MAX)[place].result(ASK_S_MAX).offset
 
@@ -169,12 +167,3 @@ def by_table(entries: Iterable[Entry]) -> Mapping[int, list[tuple[int, bytes]]]:
     for entry in entries:
         found.setdefault(entry.table_id, []).append((entry.sequence, bytes(entry.payload)))
     return found
-
-
-def abandon(wal: RegionWal) -> None:
-    """The process that held it is gone without a word; its threads are not ours to keep."""
-    with contextlib.suppress(Exception):
-        wal.close()
-
-
-numbers = itertools.count

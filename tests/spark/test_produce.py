@@ -121,6 +121,15 @@ def test_other_rows_than_before_are_found_out(log: Log):
     assert log.values(topic) == {0: values[:300]}
 
 
+def test_other_rows_are_found_out_also_when_the_broker_takes_them_for_a_repetition(log: Log):
+    """Same producer, same sequence numbers: a broker answers as if it had written them, with the old offset."""
+    topic = log.topic()
+    write(log, topic, [frame(numbered(0, 30))])
+    with pytest.raises(RowsDiffer, match="another row at position 29"):
+        write(log, topic, [frame(numbered(100, 130))])
+    assert log.values(topic) == {0: numbered(0, 30)}
+
+
 def test_fewer_rows_than_before_are_found_out(log: Log):
     topic = log.topic()
     write(log, topic, pieces(numbered(0, 300), 100), options=SMALL)

@@ -6,6 +6,7 @@ Exit statuses of `receive`: 0 when it was told to stop (SIGINT, SIGTERM); else a
 import argparse
 import asyncio
 import contextlib
+import gc
 import json
 import logging
 import logging.handlers
@@ -17,6 +18,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tidelog.cli import CommandError
 from tidelog.cli.output import StatusLine, show, show_json, table
 
 if TYPE_CHECKING:
@@ -90,6 +92,8 @@ def run(options: argparse.Namespace) -> int:
             show_json({"event": "failed", "error": str(error), "exit_status": error.exit_status})
         print(f"tidelog: {error}", file=sys.stderr)
         return error.exit_status
+    except ModuleNotFoundError as error:
+        raise CommandError(f"{error.name} is not installed: install tidelog with its extra `pikiwi`") from error
 
 
 # --- receive ----------------------------------------------------------------------------------------------------------
@@ -99,8 +103,10 @@ def _receive(config: "Config", options: argparse.Namespace) -> int:
     import uvloop
 
     from tidelog.pikiwi.filter import Filter, read_specs
+    from tidelog.pikiwi.receiver import COLLECT_AFTER
 
     chosen = Filter.parse(read_specs(config.filter), config.exclude)  # the pipeline's, but a mistake shows at once
+    gc.set_threshold(*COLLECT_AFTER)
     with _logging(config, options.verbose), asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         for note in (*config.notes, *chosen.notes()):
             _log.warning("%s", note)

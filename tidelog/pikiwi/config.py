@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
+from tidelog.pikiwi.commands import DATA_TYPES
 from tidelog.pikiwi.errors import ConfigError
 from tidelog.pikiwi.position import Position
 
@@ -197,6 +198,22 @@ class Config:
             if not re.fullmatch(r"db\d{1,3}", name):
                 raise ConfigError(f"db_name is {self.db_name!r}; databases are called db0, db1 and so on")
 
+        for name in self.snapshot_types or ():
+            if name not in DATA_TYPES:
+                raise ConfigError(
+                    f"snapshot_reader_types names {name!r}; write auto, or some of {', '.join(DATA_TYPES)}"
+                )
+
+    @property
+    def snapshot_types(self) -> tuple[str, ...] | None:
+        """None: from the filter."""
+        return _words_or_auto(self.snapshot_reader_types)
+
+    @property
+    def snapshot_prefixes(self) -> tuple[str, ...] | None:
+        """None: from the filter."""
+        return _words_or_auto(self.snapshot_reader_prefixes)
+
     @property
     def databases(self) -> tuple[str, ...]:
         """Empty: all that the master has."""
@@ -223,6 +240,11 @@ class Config:
     def status_file(self) -> Path:
         path = self.checkpoint_path
         return Path(self.status_path) if self.status_path else path.with_name(f"{path.stem}.status.json")
+
+
+def _words_or_auto(text: str) -> tuple[str, ...] | None:
+    words = tuple(word.strip() for word in text.split(",") if word.strip())
+    return None if words in ((), ("auto",)) else words
 
 
 FIELDS = {item.name: item for item in dataclasses.fields(Config) if item.name != "notes"}

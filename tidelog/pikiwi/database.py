@@ -142,9 +142,8 @@ class Database:
         self._dump_taken.set()
         return position
 
-    async def give_up_fetch(self, *, even_if_taken: bool) -> None:
-        """Without a connection nobody can be asked to go on at a dump's position; one that was taken goes on."""
-        if self._fetch is not None and (even_if_taken or not self._dump_taken.is_set()):
+    async def give_up_fetch(self) -> None:
+        if self._fetch is not None:
             task, self._fetch = self._fetch, None
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
@@ -159,13 +158,13 @@ class Database:
 
         def reset() -> WalPoint:
             self.wal.reset(position, after_seq)
+            if faults.ARMED:
+                faults.hit("pikiwi.after-reset")
             assert self.wal.durable is not None
             return self.wal.durable
 
         place = await self._intake.run(reset)
         self.progress.opened(place.position, place.seq)
-        if faults.ARMED:
-            faults.hit("pikiwi.after-reset")
         return place
 
     async def _snapshot(self) -> Snapshot:

@@ -77,7 +77,6 @@ class Link(asyncio.Protocol):
         self._ended: asyncio.Future[PikiwiError] = self._loop.create_future()
         self._removals = 0  # RemoveSlaveNode without a reply yet
         self._removed = asyncio.Event()
-        self._leaving = False
         self._ticker: asyncio.TimerHandle | None = None
         self.reading = True
 
@@ -122,7 +121,6 @@ class Link(asyncio.Protocol):
         """Tell the master that we go, wait shortly for its word, and close."""
         effects = [effect for session in self._sessions.values() for effect in session.close()]
         farewells = [effect.request for effect in effects if isinstance(effect, Send)]
-        self._leaving = True
         if farewells and not self._ended.done():
             self._removals = len(farewells)
             self._send(farewells)
@@ -185,16 +183,15 @@ class Link(asyncio.Protocol):
     def _dispatch(self, response: pb.InnerResponse) -> None:
         match response.type:
             case pb.kBinlogSync:
-                if not self._leaving:
-                    self._binlog(response)
+                self._binlog(response)
             case pb.kMetaSync:
                 if self._meta.done():
                     raise ProtocolError("a second reply to MetaSync")
                 self._meta.set_result(response)
-            case pb.kTrySync if not self._leaving:
+            case pb.kTrySync:
                 session = self._session(response, "TrySync", response.try_sync.slot.db_name)
                 self.carry_out(session, session.try_sync_reply(response, self._clock()))
-            case pb.kDBSync if not self._leaving:
+            case pb.kDBSync:
                 session = self._session(response, "DBSync", response.db_sync.slot.db_name)
                 self.carry_out(session, session.db_sync_reply(response, self._clock()))
             case pb.kRemoveSlaveNode:
@@ -202,8 +199,7 @@ class Link(asyncio.Protocol):
                 if self._removals <= 0:
                     self._removed.set()
             case _:
-                if not self._leaving:
-                    raise ProtocolError(f"a response of type {response.type}, which nobody asked for")
+                raise ProtocolError(f"a response of type {response.type}, which nobody asked for")
 
     def _binlog(self, response: pb.InnerResponse) -> None:
         if response.code != pb.kOk:

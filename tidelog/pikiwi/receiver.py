@@ -201,16 +201,15 @@ class Receiver:
             await asyncio.gather(ended, stopping, paused, return_exceptions=True)
 
     async def _hang_up(self) -> None:
-        """Nothing of the last connection goes on, except dumps that do not need it."""
+        """Nothing of the last connection goes on, except a dump on its way: it does not need it."""
         self._link = None
         await asyncio.gather(*self._steps, return_exceptions=True)  # they are short, and must not be left half done
         for database in self.databases.values():
             database.session = None
-            await database.give_up_fetch(even_if_taken=False)
 
     async def _close(self) -> None:
         for database in self.databases.values():
-            await database.give_up_fetch(even_if_taken=True)
+            await database.give_up_fetch()
         await self._intake.idle()
         try:
             await self._write_books()
@@ -256,7 +255,7 @@ class Receiver:
                 "with an empty checkpoint and WAL"
             )
         for database in self.databases.values():
-            await database.give_up_fetch(even_if_taken=True)
+            await database.give_up_fetch()
         await self._books.new_lineage(meta.replication_id, self.databases)
 
     async def _begin(self, link: Link, database: Database) -> None:
@@ -378,7 +377,7 @@ class Receiver:
             self._link.carry_out(session, session.rebased(position, self._clock()))
 
     async def _full_sync(self, database: Database, session: Session) -> None:
-        await database.give_up_fetch(even_if_taken=True)
+        await database.give_up_fetch()
         await database.expect_dump()
 
         def dump_begins(info: DumpInfo) -> None:

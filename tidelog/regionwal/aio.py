@@ -6,11 +6,13 @@ fetched. A write that is cancelled is not taken back: it is in the log, or not, 
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+import contextlib
+from collections.abc import AsyncGenerator, Callable, Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
 from tidelog.regionwal import wal
+from tidelog.regionwal.log import Log
 from tidelog.regionwal.reading import Bound, Entry
 from tidelog.regionwal.replay import Handlers, ReplayResult
 from tidelog.regionwal.settings import Settings
@@ -25,9 +27,9 @@ _MIN, _MAX = Bound.min(), Bound.max()
 class RegionWal:
     """Use as an asynchronous context manager, or await `close`."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, log: Log | None = None) -> None:
         self.settings = settings
-        self._wal = wal.RegionWal(settings)
+        self._wal = wal.RegionWal(settings, log)
         self._threads = ThreadPoolExecutor(settings.threads, thread_name_prefix="regionwal-async")
 
     async def open_region(self, region_id: int, *, accept_loss: bool = False) -> None:
@@ -45,14 +47,18 @@ class RegionWal:
     async def write_batch(self, region_id: int, batch: Batch) -> dict[int, int]:
         return await asyncio.wrap_future(await self._run(lambda: self._wal.submit(region_id, batch)))
 
-    async def read(self, region_id: int, table_id: int, start: Bound = _MIN, end: Bound = _MAX) -> AsyncIterator[Entry]:
+    async def read(
+        self, region_id: int, table_id: int, start: Bound = _MIN, end: Bound = _MAX
+    ) -> AsyncGenerator[Entry, None]:
         chunks = self._wal.read_chunks(region_id, table_id, start, end)
-        async for entry in self._entries(chunks):
-            yield entry
+        async with contextlib.aclosing(self._entries(chunks)) as entries:
+            async for entry in entries:
+                yield entry
 
-    async def scan(self, region_id: int) -> AsyncIterator[Entry]:
-        async for entry in self._entries(self._wal.scan_chunks(region_id)):
-            yield entry
+    async def scan(self, region_id: int) -> AsyncGenerator[Entry, None]:
+        async with contextlib.aclosing(self._entries(self._wal.scan_chunks(region_id))) as entries:
+            async for entry in entries:
+                yield entry
 
     async def replay(self, region_id: int, handlers: Handlers, parallel: int = 1) -> ReplayResult:
         """The handlers are plain functions, and run on threads, not on the event loop."""
@@ -77,13 +83,20 @@ class RegionWal:
     async def _run(self, call: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._threads, call)
 
-    async def _entries(self, chunks: Iterator[list[Entry]]) -> AsyncIterator[Entry]:
-        while True:
-            chunk = await self._run(lambda: next(chunks, None))
-            if chunk is None:
-                return
-            for entry in chunk:
-                yield entry
+    async def _entries(self, chunks: Generator[list[Entry], None, None]) -> AsyncGenerator[Entry, None]:
+        fetching: asyncio.Future[list[Entry] | None] | None = None
+        try:
+            while True:
+                fetching = asyncio.ensure_future(self._run(lambda: next(chunks, None)))
+                chunk = await asyncio.shield(fetching)
+                if chunk is None:
+                    return
+                for entry in chunk:
+                    yield entry
+        finally:
+            if fetching is not None and not fetching.done():  # cancelled: the thread is still in the generator
+                await asyncio.wait([fetching])
+            await self._run(chunks.close)
 
     async def __aenter__(self) -> "RegionWal":
         return self

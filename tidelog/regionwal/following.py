@@ -8,7 +8,8 @@ from tidelog.regionwal import formats
 from tidelog.regionwal.errors import CorruptRecord, UnsupportedVersion
 from tidelog.regionwal.fold import DataFold, MetaFold
 from tidelog.regionwal.formats import FormatError, VersionError
-from tidelog.regionwal.log import Log, OutOfRange, offset_of
+from tidelog.regionwal.log import Log, offset_of
+from tidelog.regionwal.log_errors import OutOfRange
 
 Lock = AbstractContextManager[object]
 NO_LOCK: Lock = nullcontext()

@@ -12,7 +12,7 @@ import contextlib
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from typing import Any, TypeVar
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
@@ -21,6 +21,7 @@ from confluent_kafka.cimpl import NewTopic
 
 from tidelog.regionwal.errors import Closed, LogFailed, RegionWalError, Timeout
 from tidelog.regionwal.formats import Headers
+from tidelog.regionwal.log_errors import TIMEOUTS, OutOfRange, code_of, failure, is_passing
 from tidelog.regionwal.settings import KIB, MIB, Settings
 
 logger = logging.getLogger(__name__)
@@ -28,6 +29,8 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 POLL_S = 0.1
+MESSAGE_BYTES = 1_000_000  # of a batch, unless an entry alone needs more: the log's own limit is a little higher
+ANSWER_S_MIN, ANSWER_S_MAX = 0.5, 10.0
 RETRY_S = 0.05
 LINGER_MS = 1  # long enough for the writes that wait to leave together, short enough for one that is alone
 QUEUE_MESSAGES_MAX = 1_000_000
@@ -37,22 +40,8 @@ READ_WAIT_S = 0.05  # how long a chunk may wait to become full
 FETCH_WAIT_MS = 5  # at the end of the log a fetch waits so long, and holds up the next read of the same reader
 TOPIC_CONFIG = {"retention.ms": "-1", "retention.bytes": "-1", "cleanup.policy": "delete"}
 
-_TIMEOUTS = (
-    KafkaError._MSG_TIMED_OUT,
-    KafkaError._TIMED_OUT,
-    KafkaError._TIMED_OUT_QUEUE,
-    KafkaError._TRANSPORT,
-    KafkaError._ALL_BROKERS_DOWN,
-    KafkaError.REQUEST_TIMED_OUT,
-)
-
-
 Record = tuple[bytes, bytes, Headers]
 """Key, value, headers."""
-
-
-class OutOfRange(LogFailed):
-    """The log no longer has, or does not have yet, the offset a read begins at."""
 
 
 class Delivery:
@@ -138,7 +127,7 @@ class Log:
             try:
                 self._ask(lambda future=future: future.result(timeout=_left(deadline)), f"create topic {topic}")
             except LogFailed as error:
-                if _code(error) != KafkaError.TOPIC_ALREADY_EXISTS:
+                if code_of(error) != KafkaError.TOPIC_ALREADY_EXISTS:
                     raise
         for topic in topics:
             self.watermarks(topic, deadline)
@@ -156,7 +145,7 @@ class Log:
                         f"ask for the ends of {topic}",
                     )
             except RegionWalError as error:  # a topic that was just created, or whose leader just changed
-                if time.monotonic() + RETRY_S >= deadline or not _is_passing(error):
+                if time.monotonic() + RETRY_S >= deadline or not is_passing(error):
                     raise
                 time.sleep(RETRY_S)
 
@@ -180,7 +169,10 @@ class Log:
                     "linger.ms": LINGER_MS,
                     "queue.buffering.max.messages": QUEUE_MESSAGES_MAX,
                     "queue.buffering.max.kbytes": max(1, settings.write_queue_bytes_max // KIB),
+                    "message.max.bytes": max(MESSAGE_BYTES, settings.entry_record_bytes_max + 64 * KIB),
                     "socket.nagle.disable": True,
+                    "socket.timeout.ms": _answer_ms(settings.write_timeout_s),
+                    "request.timeout.ms": _answer_ms(settings.write_timeout_s),
                 }
                 required: dict[str, Any] = {
                     "enable.idempotence": True,  # no duplicates, no reordering within one producer's life
@@ -197,7 +189,10 @@ class Log:
 
     def _poll(self, producer: Producer) -> None:
         while (self._producer is producer and not self._closed) or len(producer):
-            producer.poll(POLL_S)
+            try:
+                producer.poll(POLL_S)
+            except Exception:
+                logger.exception("a delivery report was not taken")
             self._room.set()
 
     def _on_producer_error(self, error: KafkaError) -> None:
@@ -251,7 +246,7 @@ class Log:
 
     # --- reading -----------------------------------------------------------------------------------------------------
 
-    def read(self, topic: str, start: int, end: int, bulk: bool = True) -> Iterator[list[Message]]:
+    def read(self, topic: str, start: int, end: int, bulk: bool = True) -> Generator[list[Message], None, None]:
         """The records from `start` to before `end`, which must be at most the high watermark, in chunks.
 
         A bulk read fetches far ahead; the other kind only a little, for short ranges.
@@ -289,6 +284,9 @@ class Log:
         try:
             yield reader
             reader.unassign()
+        except KafkaException as error:
+            reader.close()
+            raise failure(error.args[0], "read") from error
         except BaseException:
             reader.close()
             raise
@@ -308,6 +306,7 @@ class Log:
             "fetch.wait.max.ms": FETCH_WAIT_MS,
             "fetch.queue.backoff.ms": FETCH_WAIT_MS,
             "fetch.error.backoff.ms": 20,
+            "socket.timeout.ms": _answer_ms(self._settings.read_timeout_s),
             **self._common,
             "group.id": "regionwal",  # required by the client; there is no group: offsets are ours
             "enable.auto.commit": False,
@@ -341,39 +340,15 @@ class Log:
         self._producer = self._admin = None  # ends their connections, when nobody uses them any more
 
 
+def _answer_ms(timeout_s: float) -> int:
+    """How long one node may take to answer: so that there is time left to ask another one."""
+    return int(1000 * min(ANSWER_S_MAX, max(ANSWER_S_MIN, timeout_s / 3)))
+
+
 def offset_of(message: Message) -> int:
     offset = message.offset()
     assert offset is not None  # only so for a message that was never sent or read
     return offset
-
-
-def failure(error: KafkaError, what: str) -> RegionWalError:
-    """What the log said, as one of ours."""
-    kind = Timeout if error.code() in _TIMEOUTS else LogFailed
-    made = kind(f"cannot {what}: {error.str()} ({error.name()})")
-    made.__cause__ = KafkaException(error)
-    return made
-
-
-def _code(error: RegionWalError) -> int | None:
-    cause = error.__cause__
-    return cause.args[0].code() if isinstance(cause, KafkaException) else None
-
-
-def _is_passing(error: RegionWalError) -> bool:
-    """Whether the same question may soon get an answer."""
-    cause = error.__cause__
-    if not isinstance(cause, KafkaException):
-        return False
-    known: KafkaError = cause.args[0]
-    return known.retriable() or known.code() in (
-        *_TIMEOUTS,
-        KafkaError.UNKNOWN_TOPIC_OR_PART,
-        KafkaError._UNKNOWN_TOPIC,
-        KafkaError._UNKNOWN_PARTITION,
-        KafkaError.LEADER_NOT_AVAILABLE,
-        KafkaError.NOT_LEADER_FOR_PARTITION,
-    )
 
 
 def _sort_out(messages: list[Message], topic: str, position: int) -> tuple[list[Message], int]:
@@ -388,7 +363,7 @@ def _sort_out(messages: list[Message], topic: str, position: int) -> tuple[list[
             passed = max(passed, offset_of(message))
         elif error.code() in (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE):
             raise OutOfRange(f"{topic} has nothing at offset {position}: {error.str()}")
-        elif not error.retriable() and error.code() not in _TIMEOUTS:
+        elif not error.retriable() and error.code() not in TIMEOUTS:
             raise failure(error, f"read {topic} at offset {position}")
     return records, passed
 

@@ -17,10 +17,11 @@ from dataclasses import dataclass
 
 from tidelog import faults
 from tidelog.regionwal import formats
-from tidelog.regionwal.errors import Fenced, LogFailed, LogLost
+from tidelog.regionwal.errors import Fenced, LogFailed, LogLost, RegionWalError
 from tidelog.regionwal.fold import EPOCH_SHIFT, DataFold, MetaFold, Overtaken
 from tidelog.regionwal.following import NO_LOCK, Lock, follow_data, follow_meta
-from tidelog.regionwal.log import Log, OutOfRange
+from tidelog.regionwal.log import Log
+from tidelog.regionwal.log_errors import OutOfRange
 from tidelog.regionwal.snapshot_format import Snapshot
 from tidelog.regionwal.snapshots import meta_records
 
@@ -69,11 +70,18 @@ def open_to_write(log: Log, topics: Topics, timeout_s: float, accept_loss: bool)
             least = opened.fold.epoch >> EPOCH_SHIFT
             logger.warning("region %d: epoch %d is taken, trying the next", topics.region, least)
             continue
-        log.delete_before(topics.meta, meta_fold.snapshot_offset)
+        _trim(log, topics, meta_fold.snapshot_offset)
         if faults.ARMED:
             faults.hit("regionwal.open.recovered")
         return opened
     raise Fenced(f"region {topics.region} was opened by others {TAKE_ATTEMPTS_MAX} times while we tried to")
+
+
+def _trim(log: Log, topics: Topics, offset: int) -> None:
+    try:
+        log.delete_before(topics.meta, offset)
+    except RegionWalError as error:
+        logger.warning("region %d: old snapshots stay until the next one: %s", topics.region, error)
 
 
 def open_to_read(log: Log, topics: Topics, timeout_s: float) -> Opened:

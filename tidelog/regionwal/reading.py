@@ -20,7 +20,8 @@ from tidelog.regionwal import formats
 from tidelog.regionwal.errors import LogLost
 from tidelog.regionwal.following import unreadable
 from tidelog.regionwal.formats import FormatError
-from tidelog.regionwal.log import Log, OutOfRange, offset_of
+from tidelog.regionwal.log import Log, offset_of
+from tidelog.regionwal.log_errors import OutOfRange
 from tidelog.regionwal.sequence_map import Run
 from tidelog.regionwal.settings import KIB
 

@@ -4,6 +4,7 @@ Three locks, always taken in this order: the snapshot lock (a snapshot is taken,
 before the next), the writer's order lock, and `_lock`, which guards the fold and is never held while the log is asked.
 """
 
+import contextlib
 import logging
 import threading
 import time
@@ -87,7 +88,8 @@ class Region:
         )
         if due and not self._saving:
             self._saving = True
-            self._executor.submit(self._save_because_due)
+            with contextlib.suppress(RuntimeError):  # it is being closed, which writes a snapshot too
+                self._executor.submit(self._save_because_due)
 
     def _save_because_due(self) -> None:
         try:

@@ -2,7 +2,7 @@
 
 import logging
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 
 from tidelog.regionwal import formats
@@ -117,7 +117,7 @@ class RegionWal:
 
     def read_chunks(
         self, region_id: int, table_id: int, start: Bound = _MIN, end: Bound = _MAX
-    ) -> Iterator[list[Entry]]:
+    ) -> Generator[list[Entry], None, None]:
         """As `read`, many entries at once."""
         for chunk in self._region(region_id).read(table_id, start, end):
             yield from chunk
@@ -127,7 +127,7 @@ class RegionWal:
         for chunk in self.scan_chunks(region_id):
             yield from chunk
 
-    def scan_chunks(self, region_id: int) -> Iterator[list[Entry]]:
+    def scan_chunks(self, region_id: int) -> Generator[list[Entry], None, None]:
         """As `scan`, many entries of one table at once."""
         for chunk in self._region(region_id).scan():
             yield from chunk

@@ -36,7 +36,8 @@ from tidelog.regionwal.errors import (
 )
 from tidelog.regionwal.fold import DataFold, Piece
 from tidelog.regionwal.following import record_bytes
-from tidelog.regionwal.log import Delivery, Log, Record, failure
+from tidelog.regionwal.log import Delivery, Log, Record
+from tidelog.regionwal.log_errors import failure
 from tidelog.regionwal.opening import FencedLongAgo, Topics, take_data
 from tidelog.regionwal.settings import Settings
 
@@ -201,8 +202,9 @@ class RegionWriter:
             take_data(self._log, self._topics, self._fold, self._epoch, self._settings.write_timeout_s, self._lock)
         except RegionWalError as error:
             why = error
-        except OSError as error:  # a fault point
-            why = Timeout(str(error))
+        except Exception as error:
+            logger.exception("region %d: finding out what became of writes failed", self._topics.region)
+            why = LogFailed(f"region {self._topics.region} cannot find out what became of writes: {error!r}")
         with self._lock:
             groups = list(self._groups)
             self._groups.clear()

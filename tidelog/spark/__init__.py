@@ -16,8 +16,10 @@ __all__ = ["register"]
 
 
 def register(spark: "SparkSession") -> None:
-    """Make the format `tidelog` known to this session."""
+    """Make the formats `tidelog` and `pikiwi-wal` known to this session."""
     # Not at the top: the kernels must be importable without pyspark.
+    from tidelog.spark.pikiwi_wal import PikiwiWalDataSource  # noqa: PLC0415
     from tidelog.spark.source import TidelogDataSource  # noqa: PLC0415
 
-    spark.dataSource.register(TidelogDataSource)
+    for source in (TidelogDataSource, PikiwiWalDataSource):
+        spark.dataSource.register(source)

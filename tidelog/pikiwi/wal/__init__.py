@@ -24,7 +24,7 @@ __all__ = ["FileWal", "Wal", "WalGone", "WalPoint", "WalReader", "WalRecord", "o
 
 
 class Wal(Protocol):
-    """Synchronous; all but `read` and `seek` come from one thread. See `FileWal` for the words of each promise."""
+    """Synchronous, and for one thread. See `FileWal` for the words of each promise."""
 
     durable: WalPoint | None
 

@@ -8,8 +8,8 @@ synced and a new one begun; a record larger than that gets a segment of its own.
 A write or sync that fails is final: what the disk holds is then unknown, so this object refuses everything else, nobody
 is acknowledged, and a new start recovers what is really there.
 
-One process at a time: the folder has a lock that is held until `close`. All calls come from one thread; `read` and
-`seek` may come from others, as they go through the files like any reader.
+One process at a time: the folder has a lock that is held until `close`. All calls come from one thread; others, like
+other processes, read with a `WalReader` of their own.
 """
 
 import errno

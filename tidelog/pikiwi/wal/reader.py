@@ -13,6 +13,8 @@ import os
 from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -20,7 +22,7 @@ from tidelog.pikiwi.errors import CorruptWal, WalError
 from tidelog.pikiwi.position import Position
 from tidelog.pikiwi.wal.mark import Mark, read_mark
 from tidelog.pikiwi.wal.record import HEADER_BYTES, BadRecord, WalPoint, WalRecord, decode_header
-from tidelog.pikiwi.wal.scan import scan
+from tidelog.pikiwi.wal.scan import check_header, scan, walk
 from tidelog.pikiwi.wal.segments import Segment, check_sequence, list_segments
 
 INDEX_EVERY_BYTES = 256 << 10
@@ -65,9 +67,7 @@ class WalReader:
         index = bisect_right(view.segments, position, key=lambda segment: segment.start) - 1
         if index < 0:
             raise WalGone(f"{position} is no longer in {self.folder}, which begins at {view.segments[0].start}")
-        return self._gone_if_missing(
-            lambda: self._walk(view, view.segments[index], lambda place: place.position <= position)
-        )
+        return self._gone_if_missing(lambda: self._search(view, view.segments[index], partial(_not_after, position)))
 
     def after(self, seq: int) -> WalPoint:
         """The place behind record `seq`."""
@@ -83,30 +83,31 @@ class WalReader:
         if index < 0:
             first = self._beginning(view, view.segments[0]).seq + 1
             raise WalGone(f"record {seq} is no longer in {self.folder}, which begins with {first}")
-        return self._walk(view, view.segments[index], lambda place: place.seq <= seq)
+        return self._search(view, view.segments[index], partial(_up_to, seq))
 
     def read(self, start: WalPoint, end: WalPoint | None = None) -> Iterator[WalRecord]:
         """The records from `start` up to `end`, or to what is durable when this is called."""
         seq, position = start.seq, start.position
         for segment, begin, end_bytes in self._stretches(start, end):
             record = None
-            place = WalPoint(seq, position, segment.number, begin)
-            for record, _ in self._scan(segment, place, end_bytes):
-                yield record
+            with _opened(segment, begin, end_bytes) as (descriptor, end_byte):
+                place = WalPoint(seq, position, segment.number, begin)
+                for record, _ in scan(descriptor, segment.path, place, end_byte):
+                    yield record
             if record is not None:
                 seq, position = record.seq, record.position
 
     def advance(self, start: WalPoint, records_max: int, bytes_max: int) -> WalPoint:
         """The place so many records or bytes further, whichever comes first, but a record at least if there is one."""
         place = start
-        size = 0
+        left = bytes_max
         for segment, begin, end_bytes in self._stretches(start, None):
             place = WalPoint(place.seq, place.position, segment.number, begin)
-            for record, offset in self._scan(segment, place, end_bytes, payloads=False):
-                size += offset - place.offset
-                if place.seq != start.seq and (size > bytes_max or record.seq - start.seq > records_max):
-                    return place
-                place = WalPoint(record.seq, record.position, segment.number, offset)
+            wanted = partial(_within, start.seq + 1, start.seq + records_max, begin + left)
+            place, at_end = _walked(segment, place, end_bytes, wanted)
+            if not at_end:
+                break
+            left -= place.offset - begin
         return place
 
     def _stretches(self, start: WalPoint, end: WalPoint | None) -> list[tuple[Segment, int, int | None]]:
@@ -125,25 +126,6 @@ class WalReader:
             for segment in view.segments[start.segment - first.number :]
             if segment.number <= limit.segment
         ]
-
-    def _scan(
-        self, segment: Segment, place: WalPoint, end_bytes: int | None, *, payloads: bool = True
-    ) -> Iterator[tuple[WalRecord, int]]:
-        """What a segment holds from `place` on, up to `end_bytes`, or to its end when it is complete."""
-        if end_bytes is not None and place.offset >= end_bytes:
-            return  # nothing there yet; a WAL that just began anew may not even have the file
-        try:
-            descriptor = os.open(segment.path, os.O_RDONLY)
-        except FileNotFoundError:
-            raise WalGone(f"{segment.path} was removed while it was read: everything in it was delivered") from None
-        try:
-            size = os.fstat(descriptor).st_size
-            end = size if end_bytes is None else end_bytes
-            if size < end:
-                raise CorruptWal(segment.path, size, f"the file ends here, {end} bytes of it were durable")
-            yield from scan(descriptor, segment.path, place, end, payloads=payloads)
-        finally:
-            os.close(descriptor)
 
     # --- finding places ---
 
@@ -167,23 +149,16 @@ class WalReader:
             self._places.popitem(last=False)
         return place
 
-    def _walk(self, view: _View, segment: Segment, before: Callable[[WalPoint], bool]) -> WalPoint:
-        """The last place in the segment that is `before` what is looked for."""
-        place = self._beginning(view, segment)
-        places = self._places.setdefault(segment.number, [place])
+    def _search(self, view: _View, segment: Segment, before: "Before") -> WalPoint:
+        """The last place in the segment that is `before` what is looked for, from the nearest one that is known."""
+        places = self._places.setdefault(segment.number, [self._beginning(view, segment)])
         self._places.move_to_end(segment.number)
         low, high = 0, len(places)  # places[low] is before it
         while high - low > 1:
             middle = (low + high) // 2
-            low, high = (middle, high) if before(places[middle]) else (low, middle)
-        place = places[low]
-        for record, offset in self._scan(segment, place, view.end_bytes(segment), payloads=False):
-            following = WalPoint(record.seq, record.position, segment.number, offset)
-            if not before(following):
-                break
-            place = following
-            if place.offset - places[-1].offset >= INDEX_EVERY_BYTES:
-                places.append(place)
+            seq, position, _, offset = places[middle]
+            low, high = (middle, high) if before(seq, position, offset) else (low, middle)
+        place, _ = _walked(segment, places[low], view.end_bytes(segment), before, places)
         return place
 
     def _view(self) -> _View | None:
@@ -213,3 +188,66 @@ class WalReader:
             raise WalGone(
                 f"{error.filename} was removed while it was searched: everything in it was delivered"
             ) from None
+
+
+Before = Callable[[int, tuple[int, int], int], bool]
+"""Of a place's number, position and byte: whether what is looked for lies behind it, or is it."""
+
+
+def _up_to(wanted: int, seq: int, _position: tuple[int, int], _offset: int) -> bool:
+    return seq <= wanted
+
+
+def _not_after(wanted: Position, _seq: int, position: tuple[int, int], _offset: int) -> bool:
+    return position <= wanted
+
+
+def _within(first_seq: int, last_seq: int, last_byte: int, seq: int, _position: tuple[int, int], offset: int) -> bool:
+    return seq == first_seq or (seq <= last_seq and offset <= last_byte)
+
+
+def _walked(
+    segment: Segment, place: WalPoint, end_bytes: int | None, before: Before, places: list[WalPoint] | None = None
+) -> tuple[WalPoint, bool]:
+    """The last place from `place` on that is `before` what is looked for, and whether it is the segment's end.
+
+    Places on the way are added to `places`, which ends at or behind `place`.
+    """
+    indexed = places[-1].offset if places else 0
+    at = place.seq, place.position, place.offset
+    began = None  # where the record in front of `at` begins
+    at_end = True
+    with _opened(segment, place.offset, end_bytes) as (descriptor, end):
+        for following in walk(descriptor, segment.path, place, end):
+            if not before(*following):
+                check_header(descriptor, segment.path, at[2])  # it decided, so it must be whole
+                at_end = False
+                break
+            began, at = at[2], following
+            if places is not None and at[2] - indexed >= INDEX_EVERY_BYTES:
+                check_header(descriptor, segment.path, began)
+                indexed = at[2]
+                places.append(WalPoint(at[0], Position(*at[1]), segment.number, indexed))
+        if began is not None:
+            check_header(descriptor, segment.path, began)
+    return WalPoint(at[0], Position(*at[1]), segment.number, at[2]), at_end
+
+
+@contextmanager
+def _opened(segment: Segment, begin: int, end_bytes: int | None) -> Iterator[tuple[int, int]]:
+    """A segment's descriptor, and where what counts of it ends: at `end_bytes`, or all when it is complete."""
+    if end_bytes is not None and begin >= end_bytes:
+        yield -1, begin  # nothing there yet; a WAL that just began anew may not even have the file
+        return
+    try:
+        descriptor = os.open(segment.path, os.O_RDONLY)
+    except FileNotFoundError:
+        raise WalGone(f"{segment.path} was removed while it was read: everything in it was delivered") from None
+    try:
+        size = os.fstat(descriptor).st_size
+        end = size if end_bytes is None else end_bytes
+        if size < end:
+            raise CorruptWal(segment.path, size, f"the file ends here, {end} bytes of it were durable")
+        yield descriptor, end
+    finally:
+        os.close(descriptor)

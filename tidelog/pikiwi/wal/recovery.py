@@ -59,13 +59,11 @@ def create(folder: Path, place: WalPoint) -> Segment:
 
 
 def remove(segments: list[Segment]) -> int:
-    """Oldest first, so that what is left is without a gap wherever it stops. Gives the bytes."""
+    """Those that the mark no longer counts, so it may stop anywhere and needs no sync. Gives the bytes."""
     size = 0
     for segment in segments:
         size += segment.path.stat().st_size
         segment.path.unlink()
-    if segments:
-        sync_folder(segments[0].folder)
     return size
 
 

@@ -13,13 +13,14 @@ headers of records are not looked at unless they are wanted.
 Cost: about 0.4 µs a record and core with keys and values. The memory is that of one group beside the run itself.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from tidelog.spark.kernel.arrays import constant_text, numbers, optional_numbers
 from tidelog.spark.kernel.varints import Bytes, Ints, skip_varints, take_varints
 from tidelog.wire.batch import (
     ATTRIBUTE_APPEND_TIME,
@@ -83,13 +84,13 @@ class _Piece:
 def decode_raw(run: bytearray | memoryview | bytes, place: Place, schema: pa.Schema = RAW_SCHEMA) -> pa.RecordBatch:
     """A row for every about `GROUP_RECORDS` records: whole batches, as they lie, and which of their offsets count."""
     groups = list(_groups(run, place))
-    begins = np.array([group[0].begin - HEADER_BYTES for group in groups], dtype=np.int64)
-    ends = np.array([group[-1].end for group in groups], dtype=np.int64)
+    begins = _each(group[0].begin - HEADER_BYTES for group in groups)
+    ends = _each(group[-1].end for group in groups)
     columns = {
-        "topic": pa.repeat(pa.scalar(place.topic, pa.string()), len(groups)),
-        "partition": pa.array(np.full(len(groups), place.partition, dtype=np.int32)),
-        "offset": pa.array([max(place.start, group[0].header.base_offset) for group in groups], pa.int64()),
-        "endOffset": pa.array([min(place.end, group[-1].header.next_offset) for group in groups], pa.int64()),
+        "topic": constant_text(place.topic, len(groups)),
+        "partition": numbers(np.full(len(groups), place.partition, dtype=np.int32)),
+        "offset": numbers(_each(max(place.start, group[0].header.base_offset) for group in groups)),
+        "endOffset": numbers(_each(min(place.end, group[-1].header.next_offset) for group in groups)),
         "payload": gather(pa.py_buffer(run), begins, ends - begins),
     }
     return pa.RecordBatch.from_arrays([columns[field.name] for field in schema], schema=schema)
@@ -181,16 +182,16 @@ def _decode_group(
             case "value":
                 return gather(buffer, kept(value_at), kept(value_sizes))
             case "topic":
-                return pa.repeat(pa.scalar(place.topic, pa.string()), count)
+                return constant_text(place.topic, count)
             case "partition":
-                return pa.array(np.full(count, place.partition, dtype=np.int32))
+                return numbers(np.full(count, place.partition, dtype=np.int32))
             case "offset":
-                return pa.array(kept(offsets))
+                return numbers(kept(offsets))
             case "timestamp":
                 return _timestamps(kept(_times(group, counts, time_deltas)))
             case "timestampType":
                 kinds = [1 if piece.header.attributes & ATTRIBUTE_APPEND_TIME else 0 for piece in group]
-                return pa.array(kept(_repeat(kinds, counts)).astype(np.int32))
+                return numbers(kept(_repeat(kinds, counts)).astype(np.int32))
             case "headers":
                 return _headers(data, buffer, kept(at), kept(ends), kept(header_counts))
             case _:
@@ -271,14 +272,14 @@ def gather(buffer: pa.Buffer, begins: Ints, sizes: Ints) -> pa.Array:
     """The byte strings at these places, which rise; a negative size stands for null."""
     count = len(begins)
     if not count:
-        return pa.array([], pa.binary())
+        return pa.nulls(0, pa.binary())
     nulls = sizes < 0
     bounds = np.empty(2 * count, dtype=np.int32)
     bounds[0::2] = begins
     bounds[1::2] = begins + np.maximum(sizes, 0)
     slots = pa.Array.from_buffers(pa.binary(), 2 * count - 1, [None, pa.py_buffer(bounds), buffer])
     wanted = np.arange(0, 2 * count, 2, dtype=np.int32)
-    return slots.take(pa.array(wanted, mask=nulls) if nulls.any() else pa.array(wanted))
+    return slots.take(optional_numbers(wanted, nulls) if nulls.any() else numbers(wanted))
 
 
 def _times(group: Sequence[_Piece], counts: Sequence[int], deltas: Ints) -> Ints:
@@ -330,8 +331,12 @@ def _headers(data: Bytes, buffer: pa.Buffer, at: Ints, ends: Ints, counts: Ints)
         raise CorruptBatchError("a header's name is no UTF-8") from None
     pairs = pa.StructArray.from_arrays([names, gather(buffer, value_at, value_sizes)], fields=list(HEADERS.value_type))
     empty = np.append(counts == 0, False)
-    offsets = pa.array(bounds, mask=empty)  # a null offset makes a null list
+    offsets = optional_numbers(bounds, empty)  # a null offset makes a null list
     return pa.ListArray.from_arrays(offsets, pairs, type=HEADERS)
+
+
+def _each(values: Iterable[int]) -> Ints:
+    return np.fromiter(values, dtype=np.int64)
 
 
 def _repeat(values: Sequence[int], counts: Sequence[int]) -> npt.NDArray[np.int64]:

@@ -15,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tidelog.spark.kernel.arrays import constant_text, numbers
 from tidelog.spark.kernel.varints import Ints, put_varints
 from tidelog.wire.batch import assemble
 from tidelog.wire.compression import Codec, compress
@@ -22,7 +23,7 @@ from tidelog.wire.compression import Codec, compress
 RECORD_OVERHEAD_MAX = 36  # bytes of a record that are neither key, value nor header, at most: length, deltas, sizes
 HEADER_OVERHEAD_MAX = 10  # of each header: two lengths
 
-_EMPTY = pa.scalar(b"", pa.binary())
+_EMPTY = b""  # between the pieces that are joined
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +131,7 @@ def _lengths(strings: pa.Array) -> Ints:
 def _tails(headers: pa.Array | None, count: int) -> tuple[pa.Array, Ints]:
     """Number of headers and the headers, of each row."""
     if headers is None or headers.null_count == len(headers):
-        return pa.repeat(pa.scalar(b"\0", pa.binary()), count), np.ones(count, dtype=np.int64)
+        return constant_text("\0", count).cast(pa.binary()), np.ones(count, dtype=np.int64)
     entries, bounds = _entries(headers)
     names, values = entries.field(0).cast(pa.binary()), entries.field(1)
     each = pc.binary_join_element_wise(  # pyright: ignore[reportAttributeAccessIssue]
@@ -142,7 +143,7 @@ def _tails(headers: pa.Array | None, count: int) -> tuple[pa.Array, Ints]:
         null_handling="replace",
         null_replacement=b"",
     )
-    lists = pa.ListArray.from_arrays(pa.array(bounds, pa.int32()), each)
+    lists = pa.ListArray.from_arrays(numbers(bounds.astype(np.int32)), each)
     contents = pc.binary_join(lists, _EMPTY)  # pyright: ignore[reportAttributeAccessIssue]
     counts = np.diff(bounds)
     tails = pc.binary_join_element_wise(_joined([put_varints(counts)]), contents, _EMPTY)  # pyright: ignore[reportAttributeAccessIssue]

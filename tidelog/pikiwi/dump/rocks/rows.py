@@ -19,7 +19,7 @@ from typing import Any
 from tidelog.pikiwi.dump.rocks.batches import DELETION, RANGE_DELETION, SINGLE_DELETION, VALUE, read_logs
 from tidelog.pikiwi.dump.rocks.manifest import ColumnFamily, TableFile
 from tidelog.pikiwi.dump.rocks.order import ORDERS, Order
-from tidelog.pikiwi.dump.rocks.table import Table
+from tidelog.pikiwi.dump.rocks.table import Table, UnknownFormat
 from tidelog.pikiwi.errors import DumpError
 
 TOMBSTONES_MAX = 100_000  # range tombstones held at once
@@ -91,7 +91,11 @@ class ColumnFamilyRows:
             if file.size <= step:
                 yield file.largest, file.size
                 continue
-            table = Table(file.path, self._family.comparator)
+            try:
+                table = Table(file.path, self._family.comparator)
+            except UnknownFormat:  # whoever reads the rows may know it
+                yield file.largest, file.size
+                continue
             try:
                 size = 0
                 for entry in table.blocks():

@@ -1,4 +1,4 @@
-"""One sorted file (SST, block-based table, format versions 2 to 5), read block by block.
+"""One sorted file (SST, block-based table, format versions 2 to 6), read block by block.
 
 Layout: data blocks, meta blocks (properties, range tombstones, filters), the index, and a footer of 53 bytes. A block
 is followed by its compression type (u8) and a checksum (u32) over both. A block of rows is a run of `shared | unshared
@@ -31,25 +31,35 @@ from tidelog.pikiwi.dump.rocks.coding import Malformed, sized, varint, zigzag
 from tidelog.pikiwi.dump.rocks.records import mask
 from tidelog.pikiwi.errors import DumpError
 
-FORMAT_VERSIONS: Final = range(2, 6)
+FORMAT_VERSIONS: Final = range(2, 7)
 BLOCK_BYTES_MAX: Final = 1 << 30  # a single value may be 512 MiB; more is a damaged length
 
 _FOOTER = struct.Struct("<B40sIQ")
 _MAGIC = 0x88E241B785F4CFF7
+_PLACED_CHECKSUMS = 6  # the format version whose footer is checked too, and whose index is among the meta blocks
+_EXTENDED = struct.Struct("<4sIII24x")  # in place of the handles: mark, checksum, base of checksums, size of the metas
+_EXTENDED_MAGIC = b"\x3e\x00\x7a\x00"
+_FOOTER_CHECKSUM = slice(5, 9)
 _TRAILER = struct.Struct("<BI")
 _U32 = struct.Struct("<I")
 _HASH_INDEX = 1 << 31  # in a block's count of restart points: a hash index of u8 buckets follows them
 _ALL_ONES = 0xFFFFFFFF
 _LAST_BYTE = 0x6B9083D9  # folds the compression type into an XXH3 checksum
+_INDEX_TYPES = range(4)
 _TWO_LEVEL, _WITH_FIRST_KEY = 2, 3
 _SEQUENCE_BYTES = 8
 
 _PROPERTIES, _RANGE_TOMBSTONES, _DICTIONARY = b"rocksdb.properties", b"rocksdb.range_del", b"rocksdb.compression_dict"
+_INDEX = b"rocksdb.index"
 _INDEX_TYPE = b"rocksdb.block.based.table.index.type"
 _INDEX_USER_KEYS = b"rocksdb.index.key.is.user.key"
 _INDEX_DELTAS = b"rocksdb.index.value.is.delta.encoded"
 _COMPARATOR = b"rocksdb.comparator"
 _INGESTED = b"rocksdb.external_sst_file.version"
+
+
+class UnknownFormat(DumpError):
+    """A table of a format that came after this reader."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +83,7 @@ class Table:
 
     def __init__(self, path: Path, comparator: str) -> None:
         self.path = path
+        self._base = 0  # of checksums that depend on where a block lies; 0: they do not
         try:
             self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         except FileNotFoundError as error:
@@ -84,27 +95,15 @@ class Table:
             raise
 
     def _open(self, comparator: str) -> None:
-        size = os.fstat(self._descriptor).st_size
-        footer = os.pread(self._descriptor, _FOOTER.size, max(0, size - _FOOTER.size))
-        if len(footer) < _FOOTER.size:
-            raise DumpError(f"{self.path}: {size:,} bytes are no table; fetch the dump again")
-        self._checksum, handles, version, magic = _FOOTER.unpack(footer)
-        if magic != _MAGIC:
-            raise DumpError(f"{self.path} does not end as a block-based table does; fetch the dump again")
-        if version not in FORMAT_VERSIONS:
-            raise DumpError(
-                f"{self.path}: table format_version {version}, and this reader knows {FORMAT_VERSIONS[0]} to "
-                f"{FORMAT_VERSIONS[-1]}"
-            )
         try:
-            meta, at = _handle(handles, 0)
-            self._index, _ = _handle(handles, at)
-            metas = {name: _handle(value, 0)[0] for name, value in entries(self.block(meta))}
+            metas = self._read_footer()
             found = dict(entries(self.block(metas[_PROPERTIES]))) if _PROPERTIES in metas else {}
         except Malformed as error:
             raise self._damaged(error) from error
         self._tombstones = metas.get(_RANGE_TOMBSTONES)
         self._index_type = int.from_bytes(found.get(_INDEX_TYPE, b"\0"), "little")
+        if self._index_type not in _INDEX_TYPES:
+            raise DumpError(f"{self.path}: an index of type {self._index_type}, which this reader lacks")
         self._index_user_keys = found.get(_INDEX_USER_KEYS, b"\0") != b"\0"
         self._index_deltas = found.get(_INDEX_DELTAS, b"\0") != b"\0"
         if _DICTIONARY in metas:
@@ -115,6 +114,47 @@ class Table:
             raise DumpError(
                 f"{self.path} is sorted by {written.decode(errors='replace')}, its database by {comparator}"
             )
+
+    def _read_footer(self) -> dict[bytes, Handle]:
+        """The meta blocks by name; leaves the kind of checksum and where the index is."""
+        size = os.fstat(self._descriptor).st_size
+        offset = size - _FOOTER.size
+        if offset < 0:
+            raise DumpError(f"{self.path}: {size:,} bytes are no table; fetch the dump again")
+        footer = os.pread(self._descriptor, _FOOTER.size, offset)
+        self._checksum, handles, version, magic = _FOOTER.unpack(footer)
+        if magic != _MAGIC:
+            raise DumpError(f"{self.path} does not end as a block-based table does; fetch the dump again")
+        if version not in FORMAT_VERSIONS:
+            raise UnknownFormat(
+                f"{self.path}: table format_version {version}, and this reader knows {FORMAT_VERSIONS[0]} to "
+                f"{FORMAT_VERSIONS[-1]}"
+            )
+        if version < _PLACED_CHECKSUMS:
+            meta, at = _handle(handles, 0)
+            self._index, _ = _handle(handles, at)
+            return self._metas(meta)
+        extended, stored, self._base, meta_size = _EXTENDED.unpack(handles)
+        unsigned = footer[: _FOOTER_CHECKSUM.start] + bytes(4) + footer[_FOOTER_CHECKSUM.stop :]
+        if extended != _EXTENDED_MAGIC or self._sum(unsigned, len(unsigned) - 1, offset) != stored:
+            raise DumpError(f"{self.path}: the checksum of its footer is wrong; fetch the dump again")
+        metas = self._metas(Handle(offset - _TRAILER.size - meta_size, meta_size))
+        if _INDEX not in metas:
+            raise Malformed("it has no index")
+        self._index = metas[_INDEX]
+        return metas
+
+    def _metas(self, handle: Handle) -> dict[bytes, Handle]:
+        return {name: _handle(value, 0)[0] for name, value in entries(self.block(handle))}
+
+    def _sum(self, data: bytes, size: int, offset: int) -> int:
+        """The checksum of `size` bytes and the one after them that lie at `offset`."""
+        check = _CHECKSUMS.get(self._checksum)
+        if check is None:
+            raise DumpError(f"{self.path}: checksums of kind {self._checksum}, which this reader lacks")
+        if not self._base:
+            return check(data, size)
+        return (check(data, size) + (self._base ^ (offset + (offset >> 32) & _ALL_ONES))) & _ALL_ONES
 
     def close(self) -> None:
         if self._descriptor >= 0:
@@ -129,10 +169,7 @@ class Table:
         if len(data) < handle.size + _TRAILER.size:
             raise DumpError(f"{self.path}: the block at {handle.offset:,} is cut short; fetch the dump again")
         compression, stored = _TRAILER.unpack_from(data, handle.size)
-        check = _CHECKSUMS.get(self._checksum)
-        if check is None:
-            raise DumpError(f"{self.path}: checksums of kind {self._checksum}, which this reader lacks")
-        if check(data, handle.size) != stored:
+        if self._sum(data, handle.size, handle.offset) != stored:
             raise DumpError(
                 f"{self.path}: the checksum of the block at {handle.offset:,} is wrong; fetch the dump again"
             )
