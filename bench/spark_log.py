@@ -16,7 +16,7 @@ from bench.cluster_nodes import running_cluster
 from bench.rounds import Line
 from bench.scratch import scratch
 
-RECORDS = 2_000_000
+RECORDS = 1_500_000
 RECORD_BYTES = 150  # key and value
 PARTITIONS = 4
 BATCH_BYTES = 36_000  # about 200 records a batch, as producers make them

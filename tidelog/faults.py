@@ -79,6 +79,16 @@ POINTS: Mapping[str, str] = {
     # Clients.
     "fetch.read": "a reader's thread is about to read what a consumer asked for",
     "produce.answer": "a produce is committed and its answer is about to leave; drop: the client never hears of it",
+    # Storage tiers.
+    "tier.copy.started": "a copy is known as begun, and nothing of it is in the store",
+    "tier.copy.log-put": "a segment's batches are in the store, its index is not",
+    "tier.copy.indexes-put": "a segment is whole in the store, and not known as finished",
+    "tier.copy.finished": "a segment is finished, the manifest does not name it",
+    "tier.delete.started": "a segment is not readable any more, and its objects are there",
+    "tier.delete.indexes-gone": "a segment's index is removed from the store, its batches are not",
+    "tier.delete.objects-gone": "a segment's objects are removed, and it is not forgotten",
+    "tier.manifest": "a stream's manifest is about to be put into the store",
+    "tier.fetch": "a piece of a remote segment is about to be fetched",
     # The receiver of a PikiwiDB source.
     "pikiwi.received": "a message with binlog items has arrived and nothing of it is written",
     "pikiwi.before-append": "messages were taken for the WAL and nothing of them is written",

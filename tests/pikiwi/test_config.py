@@ -152,6 +152,7 @@ def test_environment_and_flags_come_on_top(tmp_path: Path) -> None:
         ("master_port=60000", "line 2: master_port is 60000; it has to be 0 to 55534"),
         ("local_port=-1", "line 2: local_port is -1; it has to be 0 to 65535"),
         ("wal_retain_segments=0", "line 2: wal_retain_segments is 0; it has to be at least 1"),
+        ("wal_bytes_max=1000000000", "line 2: wal_bytes_max is 1000000000; with these wal_segment_bytes"),
         ("kafka_enable_idempotence=perhaps", "line 2: kafka_enable_idempotence is 'perhaps'; write true or false"),
         ("kafka_stream_mode=triple", "line 2: kafka_stream_mode is 'triple'; choose one of dual, single"),
         ("sync_point_purged_action=explode", "choose one of full_sync, start_from_master, pause"),

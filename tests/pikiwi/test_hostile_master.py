@@ -131,6 +131,18 @@ def _no_databases(response: pb.InnerResponse) -> pb.InnerResponse:
     return response
 
 
+def _a_path(response: pb.InnerResponse) -> pb.InnerResponse:
+    for info in response.meta_sync.dbs_info:
+        info.db_name = "../../elsewhere"
+    return response
+
+
+def _twice(response: pb.InnerResponse) -> pb.InnerResponse:
+    if response.type == pb.kMetaSync:
+        response.meta_sync.dbs_info.add(db_name="db0", slot_num=1)
+    return response
+
+
 def _not_classic(response: pb.InnerResponse) -> pb.InnerResponse:
     if response.type == pb.kMetaSync:
         response.meta_sync.classic_mode = False
@@ -151,6 +163,8 @@ LIES: dict[str, tuple[Rewrite, type[PikiwiError], str]] = {
     "an answer that nobody asked for": (_unasked, ProtocolError, "DBSync"),
     "a message that nobody sends": (_heartbeat, ProtocolError, "type 5"),
     "no databases": (_no_databases, SourceError, "no database"),
+    "a database that is a path": (_a_path, ProtocolError, "elsewhere"),
+    "a database twice": (_twice, ProtocolError, "'db0'"),
     "a sharded master": (_not_classic, SourceError, "classic"),
     "an empty answer to MetaSync": (_empty_meta, ProtocolError, "says nothing"),
 }

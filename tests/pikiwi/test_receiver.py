@@ -203,6 +203,29 @@ async def test_what_the_pipeline_has_delivered_leaves_the_wal(world: World) -> N
 
 
 @in_world()
+async def test_a_wal_that_the_pipeline_does_not_empty_is_bounded(world: World) -> None:
+    limit = 512 << 10
+    receiver = await world.begin(
+        filenum=0, offset=0, wal_segment_bytes=4096, wal_retain_segments=1, wal_bytes_max=limit
+    )
+    await world.until(lambda: world.progress().state == "streaming")
+    link = receiver._link
+    assert link is not None
+    while link.reading:
+        world.write(20, size=1_000)
+        await world.until(lambda: not link.reading or len(world.records()) == len(world.sent()))
+    world.write(500, size=1_000)
+    await world.until(lambda: world.progress().wal_bytes > limit)
+    last = world.records()[-1]
+    assert len(world.records()) < len(world.sent())
+    CheckpointFile(world.config.checkpoint_path, world.config.source).advance_ack(
+        "db0", 0, Point(last.seq, last.position)
+    )
+    await world.until(lambda: link.reading)
+    await world.until(lambda: world.records()[-1].seq > last.seq)
+
+
+@in_world()
 async def test_the_lineage_is_in_the_checkpoint_before_the_first_item(world: World) -> None:
     receiver = await world.begin(filenum=0, offset=0, checkpoint_interval_ms=1_000_000)
     await world.until(lambda: receiver.progress.state == "connected")

@@ -57,6 +57,44 @@ async def test_without_full_sync_it_begins_at_the_first_item(world: World) -> No
     assert world.received() == world.sent()
 
 
+@in_world()
+async def test_a_position_that_stays_in_the_settings_is_not_gone_back_to(world: World) -> None:
+    world.write(50)
+    for _ in range(3):
+        await world.begin(filenum=0, offset=0)
+        world.write(10)
+        await world.catch_up()
+        await world.stop()
+    assert world.received() == world.sent()
+    assert asked_positions(world)[1:] == [world.sent()[59][0], world.sent()[69][0]]
+
+
+@in_world()
+async def test_start_from_master_that_stays_in_the_settings_skips_nothing_after_a_restart(world: World) -> None:
+    world.write(50)
+    await world.begin(start_from_master=True)
+    await world.until(lambda: world.progress().state == "streaming")
+    await world.stop()
+    world.write(30)
+    await world.begin()
+    await world.catch_up()
+    await world.stop()
+    assert world.received() == world.sent()[50:]
+
+
+@in_world()
+async def test_a_position_in_the_settings_does_not_count_in_another_lineage(world: World) -> None:
+    world.write(20)
+    await world.begin(filenum=0, offset=0)
+    await world.catch_up()
+    await world.master.restart(dataclasses.replace(world.master.settings, replication_id="lineage-2".ljust(50, "0")))
+    await world.dump_is_ready()
+    world.write(5)
+    await world.catch_up()
+    await world.stop()
+    assert len(world.received()) == 5
+
+
 @in_world(dbs=("db0", "db1"))
 async def test_one_position_cannot_be_for_two_databases(world: World) -> None:
     await world.begin(filenum=0, offset=0)
@@ -290,22 +328,36 @@ CHOICES: list[tuple[str, Checkpoint | None, Held, Plan]] = [
 
 @pytest.mark.parametrize(("checkpoint", "held", "plan"), [c[1:] for c in CHOICES], ids=[c[0] for c in CHOICES])
 def test_the_start_without_settings(checkpoint: Checkpoint | None, held: Held, plan: Plan) -> None:
-    assert plan_start(CONFIG, checkpoint, "db0", held, settings_apply=True, dump_comes=False) == plan
+    assert plan_start(CONFIG, checkpoint, "db0", held, dump_comes=False) == plan
 
 
-def test_settings_come_first_and_apply_once() -> None:
-    at = dataclasses.replace(CONFIG, filenum=7, offset=8, initial_full_sync=False)
-    from_master = dataclasses.replace(CONFIG, start_from_master=True, initial_full_sync=False)
-    held = Held(A, C)
+AT = dataclasses.replace(CONFIG, filenum=7, offset=8, initial_full_sync=False)
+FROM_MASTER = dataclasses.replace(CONFIG, start_from_master=True, initial_full_sync=False)
 
-    def plan(config: Config, *, settings_apply: bool) -> Plan:
-        return plan_start(config, known(B), "db0", held, settings_apply=settings_apply, dump_comes=False)
 
-    assert plan(at, settings_apply=True).start == GoOn(Position(7, 8))
-    assert plan(from_master, settings_apply=True).start == FromEnd()
-    assert plan(at, settings_apply=False) == plan(from_master, settings_apply=False) == Plan(GoOn(C))
+@pytest.mark.parametrize(
+    ("config", "started_from", "start"),
+    [
+        (AT, "", GoOn(Position(7, 8))),
+        (AT, "master", GoOn(Position(7, 8))),
+        (AT, "7:9", GoOn(Position(7, 8))),
+        (AT, "7:8", GoOn(C)),
+        (FROM_MASTER, "", FromEnd()),
+        (FROM_MASTER, "7:8", FromEnd()),
+        (FROM_MASTER, "master", GoOn(C)),
+        (CONFIG, "7:8", GoOn(C)),
+    ],
+)
+def test_a_start_that_is_set_comes_first_and_is_applied_once(config: Config, started_from: str, start: object) -> None:
+    entry = dataclasses.replace(known(B).database("db0"), started_from=started_from)
+    checkpoint = Checkpoint("s").with_database("db0", entry)
+    assert plan_start(config, checkpoint, "db0", Held(A, C), dump_comes=False).start == start
+
+
+def test_without_a_checkpoint_a_start_that_is_set_comes_first() -> None:
+    assert plan_start(AT, None, "db0", Held(A, C), dump_comes=False).start == GoOn(Position(7, 8))
 
 
 def test_while_the_rest_of_a_dump_comes_the_binlog_goes_on() -> None:
-    plan = plan_start(CONFIG, known(B, B, "fetching"), "db0", Held(B, C), settings_apply=False, dump_comes=True)
+    plan = plan_start(CONFIG, known(B, B, "fetching"), "db0", Held(B, C), dump_comes=True)
     assert plan == Plan(GoOn(C))

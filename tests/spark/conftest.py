@@ -3,7 +3,7 @@
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -16,6 +16,8 @@ from .world import Log
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+JVM_END_S_MAX = 120
 
 
 @pytest.fixture(scope="session")
@@ -55,7 +57,8 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> "Iterator[SparkSession]":
     pytest.importorskip("pyspark", reason="Spark is not installed: pip install tidelog[spark]")
     from tidelog.spark.session import session  # noqa: PLC0415
 
-    os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), *os.environ.get("PYTHONPATH", "").split(os.pathsep)])
+    paths = [str(ROOT), *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
+    os.environ["PYTHONPATH"] = os.pathsep.join(paths)  # Spark's workers import from this folder
     try:
         jars = ",".join(map(str, connector_jars()))
     except Unavailable:
@@ -72,4 +75,8 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> "Iterator[SparkSession]":
     }
     made = session("tests", "local[2,4]", settings)
     yield made
+    gateway: Any = made.sparkContext._gateway
     made.stop()
+    gateway.shutdown()
+    gateway.proc.stdin.close()  # a JVM ends with its parent's end of the pipe; the first one writes its archive then
+    gateway.proc.wait(JVM_END_S_MAX)

@@ -21,7 +21,7 @@ from tidelog.spark.produce import LaneStart, LaneWriter
 from . import faulty
 from .world import Log, frame, numbered
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("spark")]  # one session is enough
 
 PARTITIONS = 3
 ROWS = 900  # in all partitions of the input

@@ -20,6 +20,7 @@ COMMANDS = (
     "backup",
     "restore",
     "verify",
+    "tier",
     "demo",
     "pikiwi",
     "regionwal",

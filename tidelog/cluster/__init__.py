@@ -38,6 +38,7 @@ from tidelog.cluster.configs import (
     ConfigKind,
     InvalidConfigError,
     TopicConfig,
+    check_tiering,
     check_topic_config,
 )
 from tidelog.cluster.machine import Applied, Machine, Rejection
@@ -77,6 +78,7 @@ __all__ = [
     "Topic",
     "TopicConfig",
     "UnknownCommandError",
+    "check_tiering",
     "check_topic_config",
     "decode_command",
     "encode_command",

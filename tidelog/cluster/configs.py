@@ -82,6 +82,14 @@ TOPIC_CONFIGS: dict[str, ConfigKey] = {
             "data centre (rack) that leaders are moved to when a replica there can lead; empty: any",
         ),
         ConfigKey(
+            "local.retention.bytes", ConfigKind.LONG, "-2", _whole(-2, INT64_MAX),
+            "of a tiered topic: size above which segments that are in the store leave the disk; -2: as retention.bytes",
+        ),
+        ConfigKey(
+            "local.retention.ms", ConfigKind.LONG, "-2", _whole(-2, INT64_MAX),
+            "of a tiered topic: age above which segments that are in the store leave the disk; -2: as retention.ms",
+        ),
+        ConfigKey(
             "max.message.bytes", ConfigKind.INT, str(1_048_588), _whole(0, 64 << 20),
             "largest record batch that is accepted, in bytes",
         ),
@@ -92,6 +100,26 @@ TOPIC_CONFIGS: dict[str, ConfigKey] = {
         ConfigKey(
             "min.insync.replicas", ConfigKind.INT, "1", _whole(1, INT32_MAX),
             "kept for tools that set it; a record is acknowledged when a majority has it on disk, whatever this says",
+        ),
+        ConfigKey(
+            "remote.copy.lag.bytes", ConfigKind.LONG, "0", _whole(-1, INT64_MAX),
+            "a closed segment is copied when so much lies from its beginning on; 0: at once, -1: as late as possible",
+        ),
+        ConfigKey(
+            "remote.copy.lag.ms", ConfigKind.LONG, "0", _whole(-1, INT64_MAX),
+            "a closed segment is copied when it is so old; 0: at once, -1: as late as local retention allows",
+        ),
+        ConfigKey(
+            "remote.log.copy.disable", ConfigKind.BOOLEAN, "false", _one_of("true", "false"),
+            "nothing more is copied to the store; what is there can be read",
+        ),
+        ConfigKey(
+            "remote.log.delete.on.disable", ConfigKind.BOOLEAN, "false", _one_of("true", "false"),
+            "when remote.storage.enable is taken back, what is in the store is deleted",
+        ),
+        ConfigKey(
+            "remote.storage.enable", ConfigKind.BOOLEAN, "false", _one_of("true", "false"),
+            "closed segments are copied to the object store, and may leave the disk then",
         ),
         ConfigKey(
             "retention.bytes", ConfigKind.LONG, "-1", _whole(-1, INT64_MAX),
@@ -121,6 +149,29 @@ def check_topic_config(name: str, value: str | None) -> None:
         raise InvalidConfigError(f"{name}: {error}") from None
 
 
+def check_tiering(configs: Mapping[str, str], before: Mapping[str, str], *, available: bool) -> None:
+    """Whether a topic's settings about tiers go together (KIP-405, KIP-950); `before` are those it has had so far.
+
+    `available`: the cluster has an object store.
+    """
+    new, old = TopicConfig.of(configs), TopicConfig.of(before)
+    if new.remote and not available:
+        raise InvalidConfigError("remote.storage.enable: the nodes have no store (remote.log.storage.system.enable)")
+    if old.remote and not new.remote and not new.remote_delete_on_disable:
+        raise InvalidConfigError(
+            "remote.storage.enable: to stop tiering, set remote.log.delete.on.disable=true with it, which deletes what "
+            "is in the store; or keep that readable with remote.log.copy.disable=true"
+        )
+    for name, local, total in (
+        ("local.retention.ms", new.local_retention_ms, new.retention_ms),
+        ("local.retention.bytes", new.local_retention_bytes, new.retention_bytes),
+    ):
+        if local != -2 and total >= 0 and not 0 <= local <= total:
+            raise InvalidConfigError(f"{name} is {local}; it must not be more than {name[6:]}, which is {total}")
+        if new.remote and not new.remote_copy and local not in (-2, total):
+            raise InvalidConfigError(f"{name}: with remote.log.copy.disable it must be -2 or as {name[6:]}")
+
+
 @dataclass(frozen=True, slots=True)
 class TopicConfig:
     """A topic's settings, typed, with defaults filled in."""
@@ -132,6 +183,14 @@ class TopicConfig:
     segment_ms: int = 7 * DAY_MS
     leader_rack: str | None = None
     """The data centre that shall lead; None: any."""
+    remote: bool = False
+    """Closed segments go to the object store."""
+    remote_copy: bool = True
+    remote_delete_on_disable: bool = False
+    local_retention_bytes: int = -2
+    local_retention_ms: int = -2
+    copy_lag_bytes: int = 0
+    copy_lag_ms: int = 0
 
     @classmethod
     def of(cls, configs: Mapping[str, str]) -> "TopicConfig":
@@ -145,4 +204,11 @@ class TopicConfig:
             retention_ms=int(value("retention.ms")),
             segment_ms=int(value("segment.ms")),
             leader_rack=value("leader.rack") or None,
+            remote=value("remote.storage.enable") == "true",
+            remote_copy=value("remote.log.copy.disable") == "false",
+            remote_delete_on_disable=value("remote.log.delete.on.disable") == "true",
+            local_retention_bytes=int(value("local.retention.bytes")),
+            local_retention_ms=int(value("local.retention.ms")),
+            copy_lag_bytes=int(value("remote.copy.lag.bytes")),
+            copy_lag_ms=int(value("remote.copy.lag.ms")),
         )

@@ -143,13 +143,19 @@ class Producers:
 
     # What a restart must not forget. The layout is in docs/formats.md.
 
-    def encode(self, now_ms: int) -> bytes:
+    def encode(self, now_ms: int, until_offset: int | None = None) -> bytes:
+        """All that are not expired; or what they had written before an offset."""
         alive = [(i, p) for i, p in self._committed.items() if now_ms - p.used_ms <= self._expiration_ms]
-        parts = [_HEAD.pack(FORMAT, len(alive))]
+        parts: list[bytes] = []
+        count = 0
         for producer_id, producer in alive:
-            parts.append(_PRODUCER.pack(producer_id, producer.epoch, producer.used_ms, len(producer.batches)))
-            parts.extend(_BATCH.pack(b.first_sequence, b.last_sequence, b.base_offset) for b in producer.batches)
-        return b"".join(parts)
+            batches = [b for b in producer.batches if until_offset is None or b.base_offset < until_offset]
+            if not batches and until_offset is not None:
+                continue
+            count += 1
+            parts.append(_PRODUCER.pack(producer_id, producer.epoch, producer.used_ms, len(batches)))
+            parts.extend(_BATCH.pack(b.first_sequence, b.last_sequence, b.base_offset) for b in batches)
+        return _HEAD.pack(FORMAT, count) + b"".join(parts)
 
     def restore(self, content: bytes) -> None:
         self._committed = dict(_decode(content)) if content else {}

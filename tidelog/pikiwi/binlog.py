@@ -27,7 +27,6 @@ ITEM_TYPE = 1
 HEADER_BYTES = 34
 HEADER = struct.Struct("<HIIQIQI")  # type, exec_time, term_id, logic_id, filenum, offset, length
 assert HEADER.size == HEADER_BYTES
-_HEADER = HEADER
 _unpack_header = HEADER.unpack_from
 _EXEC_TIME = struct.Struct("<I")
 _EXEC_TIME_AT = 2

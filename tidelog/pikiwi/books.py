@@ -6,11 +6,13 @@ the WALs let go of what AckCP, which the pipeline writes, has passed.
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from functools import partial
+from types import MappingProxyType
 from typing import Protocol
 
 from tidelog import faults
-from tidelog.pikiwi.checkpoint import Checkpoint, CheckpointFile, Snapshot
+from tidelog.pikiwi.checkpoint import Checkpoint, CheckpointFile, DatabaseCheckpoint, Snapshot
 from tidelog.pikiwi.intake import Intake
 from tidelog.pikiwi.progress import DatabaseProgress
 from tidelog.pikiwi.wal import Wal
@@ -45,15 +47,15 @@ class Books:
         """The master's, which is the checkpoint's too, or the first that it gets; empty: a master that has none."""
         self._replication_id = replication_id
 
-    async def new_lineage(self, replication_id: str, databases: Iterable[str]) -> None:
-        """Positions of before mean nothing; every database needs a dump."""
+    async def new_lineage(self, replication_id: str, databases: Iterable[str], started_from: str) -> None:
+        """Positions of before mean nothing; every database needs a dump, also one whose start was set."""
+        wanted = DatabaseCheckpoint(snapshot=Snapshot("saving"), started_from=started_from)
+        entries = MappingProxyType(dict.fromkeys(databases, wanted))
 
         def change(file: CheckpointFile) -> Checkpoint:
-            checkpoint = file.new_lineage(replication_id)
+            file.new_lineage(replication_id)
             self._replication_id = replication_id
-            for name in databases:
-                checkpoint = file.set_snapshot(name, Snapshot("saving"))
-            return checkpoint
+            return file.update(lambda checkpoint: replace(checkpoint, databases=entries))
 
         await self.change(change)
 

@@ -115,6 +115,9 @@ class Config:
     wal_dir: Path = _setting(WAL_DIR, "folder of the WAL; with several databases one below it each")  # noqa: RUF009
     wal_segment_bytes: int = _setting(256 << 20, "size at which a segment is closed", low=4096, high=SEGMENT_BYTES_MAX)
     wal_retain_segments: int = _setting(2, "newest segments that are kept though they were delivered", low=1)
+    wal_bytes_max: int = _setting(
+        64 << 30, "of all WALs; above it nothing more is received until the pipeline has delivered. 0: no bound"
+    )
     wal_stream_brokers: str = _setting("", "the log for `wal_backend = stream`; empty: kafka_brokers")
     wal_stream_prefix: str = _setting("pikiwi.wal", "its streams are `<prefix>.<db>`, of one partition")
 
@@ -323,7 +326,19 @@ def _combined(given: Iterable[_Given]) -> Config:
         values[key] = values.get(key, ()) + parsed if isinstance(parsed, tuple) else parsed
         origin[key] = where
     _choose_start(values, origin)
-    return Config(**values, notes=tuple(notes))
+    config = Config(**values, notes=tuple(notes))
+    _check_wal(config, origin)
+    return config
+
+
+def _check_wal(config: Config, origin: Mapping[str, str]) -> None:
+    """Segments are let go as a whole and some are kept: a bound that these reach by themselves would never be left."""
+    least = (config.wal_retain_segments + 2) * config.wal_segment_bytes * max(1, len(config.databases))
+    if 0 < config.wal_bytes_max < least:
+        raise ConfigError(
+            f"{origin.get('wal_bytes_max', 'wal_segment_bytes')}: wal_bytes_max is {config.wal_bytes_max}; with these "
+            f"wal_segment_bytes and wal_retain_segments it has to be at least {least}"
+        )
 
 
 def _choose_start(values: dict[str, Any], origin: Mapping[str, str]) -> None:

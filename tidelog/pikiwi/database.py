@@ -27,8 +27,7 @@ from tidelog.pikiwi.intake import Intake
 from tidelog.pikiwi.position import Position
 from tidelog.pikiwi.progress import DatabaseProgress
 from tidelog.pikiwi.protocol import RSYNC_PORT_DISTANCE
-from tidelog.pikiwi.session import Session
-from tidelog.pikiwi.start import Held, Plan, plan_start
+from tidelog.pikiwi.start import Held, Plan, plan_start, start_setting
 from tidelog.pikiwi.wal import Wal, WalPoint
 
 _log = logging.getLogger(__name__)
@@ -41,12 +40,10 @@ class Database:
         self.name = name
         self.wal = wal
         self.progress = progress
-        self.session: Session | None = None  # of the present connection
         progress.opened(wal.last_position, wal.last_seq)
         self._config = config
         self._books = books
         self._intake = intake
-        self._settings_apply = True
         self._fetch: asyncio.Task[None] | None = None
         self._dump_taken = asyncio.Event()  # the WAL has begun at the position of the dump being fetched
 
@@ -57,7 +54,6 @@ class Database:
             await self._books.load(),
             self.name,
             Held(self.wal.first_position, self.wal.last_position),
-            settings_apply=self._settings_apply,
             dump_comes=self._fetch is not None and self._dump_taken.is_set(),
         )
 
@@ -72,8 +68,7 @@ class Database:
     async def begin_anew(self, position: Position, reason: str) -> None:
         """The WAL goes on after `position`; what it holds does not count any more."""
         place = await self._reset(position)
-        await self._books.change(lambda file: file.restart_from(self.name, place, reason))
-        self._settings_apply = False
+        await self._restart_from(place, reason)
 
     # --- a full sync ---------------------------------------------------------------------------------------------
 
@@ -136,9 +131,8 @@ class Database:
                 return last
             await self._set_snapshot(Snapshot("saving"))
         place = await self._reset(position)
-        await self._books.change(lambda file: file.restart_from(self.name, place, "full sync"))
+        await self._restart_from(place, "full sync")
         await self._set_snapshot(Snapshot("fetching", position, 0, uuid))
-        self._settings_apply = False
         self._dump_taken.set()
         return position
 
@@ -166,6 +160,10 @@ class Database:
         place = await self._intake.run(reset)
         self.progress.opened(place.position, place.seq)
         return place
+
+    async def _restart_from(self, place: WalPoint, reason: str) -> None:
+        chosen = start_setting(self._config)
+        await self._books.change(lambda file: file.restart_from(self.name, place, reason, chosen))
 
     async def _snapshot(self) -> Snapshot:
         checkpoint = await self._books.load()

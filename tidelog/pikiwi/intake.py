@@ -4,9 +4,8 @@ Messages wait in memory; the writer takes all that wait, appends them and syncs 
 the event loop goes on receiving. When the syncs have returned, and only then, their owner is told, all messages in
 the order of arrival. So a sync covers whatever arrived during the one before, and its cost is shared.
 
-Bounds: what is received and not durable is at most `bytes_max` and `items_max`, plus the one message that crossed the
-line; above it `full` is called, and `room` when half of it is durable. (A single message may be larger than the bound:
-it is taken, alone.)
+Bounds: what is received and not durable is at most `bytes_max` and `items_max`, plus what the read that crossed the
+line brought (a message, or some hundred KiB of small ones); then `full` is called, and `room` when half is durable.
 
 The WALs are only touched in the writer's thread: `run` does that for other work on them (beginning anew, cleaning).
 A WAL that fails is final; `failed` gets the error, and nothing is reported durable any more.

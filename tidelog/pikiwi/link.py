@@ -16,7 +16,7 @@ owner.
 
 import asyncio
 import contextlib
-import logging
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol, cast
@@ -27,7 +27,7 @@ from tidelog.pikiwi.protocol import inner_message_pb2 as pb
 from tidelog.pikiwi.protocol.requests import Requests
 from tidelog.pikiwi.session import Effect, Received, Send, Session, Start
 
-_log = logging.getLogger(__name__)
+DATABASE_NAME = re.compile(r"db\d{1,3}")
 
 
 class AlreadyRegistered(SourceError):
@@ -267,4 +267,8 @@ def _meta(response: pb.InnerResponse) -> Meta:
     meta = response.meta_sync
     if not meta.classic_mode:
         raise SourceError("the master is not in classic mode; sharded masters are not supported")
-    return Meta(tuple(info.db_name for info in meta.dbs_info), meta.run_id, meta.replication_id)
+    names = [info.db_name for info in meta.dbs_info]
+    for name in names:  # they become names of folders
+        if not DATABASE_NAME.fullmatch(name) or names.count(name) > 1:
+            raise ProtocolError(f"the master has a database {name[:50]!r}; databases are called db0, db1 and so on")
+    return Meta(tuple(names), meta.run_id, meta.replication_id)

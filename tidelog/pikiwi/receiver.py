@@ -59,7 +59,8 @@ from tidelog.pikiwi.session import (
     Session,
     SessionSettings,
 )
-from tidelog.pikiwi.wal import Wal, open_wal
+from tidelog.pikiwi.start import start_setting
+from tidelog.pikiwi.wal import open_wal
 
 FULL_SYNC_TRIES_MAX = 3
 COLLECT_AFTER = (50_000, 20, 100)
@@ -77,7 +78,6 @@ class Receiver:
         *,
         progress: Progress | None = None,
         clock: Callable[[], float] = time.monotonic,
-        open_wal: Callable[[Config, str], Wal] = open_wal,
         link_settings: LinkSettings | None = None,
         session_settings: SessionSettings | None = None,
         intake_settings: IntakeSettings | None = None,
@@ -89,7 +89,6 @@ class Receiver:
         self.databases: dict[str, Database] = {}
         self._fetch_limits = fetch_limits or FetchLimits(ready_s=config.wait_bgsave_timeout)
         self._clock = clock
-        self._open_wal = open_wal
         self._link_settings = link_settings or LinkSettings()
         self._session_settings = session_settings or SessionSettings(
             purged_action=config.sync_point_purged_action,
@@ -110,6 +109,8 @@ class Receiver:
         self._paused = asyncio.Event()
         self._closing = asyncio.Event()
         self._warned_s = -WARN_INTERVAL_S
+        self._intake_full = False
+        self._wal_full = False  # `wal_bytes_max` is reached
 
     def stop(self) -> None:
         """`run` acknowledges what is durable, says goodbye to the master, and returns."""
@@ -175,6 +176,7 @@ class Receiver:
                 await self._begin(link, database)
             await self._write_books()
             self.progress.link("connected")
+            self._govern_reading()
             await self._stay(link)
         finally:
             link.close()
@@ -204,8 +206,6 @@ class Receiver:
         """Nothing of the last connection goes on, except a dump on its way: it does not need it."""
         self._link = None
         await asyncio.gather(*self._steps, return_exceptions=True)  # they are short, and must not be left half done
-        for database in self.databases.values():
-            database.session = None
 
     async def _close(self) -> None:
         for database in self.databases.values():
@@ -235,7 +235,7 @@ class Receiver:
             raise ConfigError("filenum and offset are of one database, and several are asked for: set one db_name")
         for name in names:
             if name not in self.databases:
-                wal = await self._intake.run(partial(self._open_wal, self.config, name))
+                wal = await self._intake.run(partial(open_wal, self.config, name))
                 self.databases[name] = Database(
                     name, wal, self.config, self._books, self._intake, self.progress.database(name)
                 )
@@ -256,17 +256,17 @@ class Receiver:
             )
         for database in self.databases.values():
             await database.give_up_fetch()
-        await self._books.new_lineage(meta.replication_id, self.databases)
+        await self._books.new_lineage(meta.replication_id, self.databases, start_setting(self.config))
 
     async def _begin(self, link: Link, database: Database) -> None:
         plan = await database.plan()
         if plan.reset_reason:
             assert isinstance(plan.start, GoOn)
             await database.begin_anew(plan.start.position, plan.reset_reason)
-        database.session = Session(database.name, self._requests, self._session_settings)
+        session = Session(database.name, self._requests, self._session_settings)
         database.progress.state = "trying"
         _log.info("%s %s: begins with %s", self.config.source, database.name, plan.start)
-        link.begin(database.session, plan.start)
+        link.begin(session, plan.start)
 
     # --- what the link tells -----------------------------------------------------------------------------------------
 
@@ -324,11 +324,20 @@ class Receiver:
         self._warn_if_late(messages, now_s)
 
     def full(self) -> None:
-        if self._link is not None:
-            self._link.pause_reading()
+        self._intake_full = True
+        self._govern_reading()
 
     def room(self) -> None:
-        if self._link is not None:
+        self._intake_full = False
+        self._govern_reading()
+
+    def _govern_reading(self) -> None:
+        """A master that is not read waits, and keeps its binlog for us as long as we ping."""
+        if self._link is None:
+            return
+        if self._intake_full or self._wal_full:
+            self._link.pause_reading()
+        else:
             self._link.resume_reading()
 
     def failed(self, error: Exception) -> None:
@@ -410,3 +419,13 @@ class Receiver:
 
     async def _write_books(self) -> None:
         await self._books.bring_up_to_date(self.databases)
+        limit = self.config.wal_bytes_max
+        size = sum(database.wal.size_bytes for database in self.databases.values())
+        full = 0 < limit < size
+        if full != self._wal_full:
+            self._wal_full = full
+            _log.warning(
+                "%s: the WAL has %d bytes, wal_bytes_max is %d: %s", self.config.source, size, limit,
+                "nothing is received until the pipeline has delivered more" if full else "receiving again",
+            )  # fmt: skip
+            self._govern_reading()

@@ -15,6 +15,9 @@ In this order:
 | nothing | at the first item of the master's life |
 
 The end of the WAL is what the master was told we have, so it is never asked for that again.
+
+A start that is set is applied once: the checkpoint remembers which one was (`started_from`), so a restart with the same
+settings goes on instead of going back.
 """
 
 from dataclasses import dataclass
@@ -43,16 +46,21 @@ class Plan:
     reset_reason: str = ""  # not empty: the WAL begins anew where `start` goes on
 
 
-def plan_start(
-    config: Config, checkpoint: Checkpoint | None, db: str, held: Held, *, settings_apply: bool, dump_comes: bool
-) -> Plan:
-    """`settings_apply`: those that choose a start were not applied yet; `dump_comes`: the WAL goes on at the position
-    of a dump, which is still being fetched."""
-    if settings_apply and config.start_position is not None:
-        return Plan(GoOn(config.start_position), "filenum and offset are set")
-    if settings_apply and config.start_from_master:
-        return Plan(FromEnd())
+def start_setting(config: Config) -> str:
+    """The start that the settings choose, as the checkpoint remembers it; empty: none."""
+    if config.start_position is not None:
+        return str(config.start_position)
+    return "master" if config.start_from_master else ""
+
+
+def plan_start(config: Config, checkpoint: Checkpoint | None, db: str, held: Held, *, dump_comes: bool) -> Plan:
+    """`dump_comes`: the WAL goes on at the position of a dump, which is still being fetched."""
     known = None if checkpoint is None else checkpoint.databases.get(db)
+    chosen = start_setting(config)
+    if chosen and (known is None or known.started_from != chosen):
+        if config.start_position is None:
+            return Plan(FromEnd())
+        return Plan(GoOn(config.start_position), "filenum and offset are set")
     if known is not None and known.snapshot.state in ("saving", "fetching") and not dump_comes:
         return Plan(FullSync(held.last or ZERO))
     if known is not None and (known.ack_cp is not None or known.durable_cp is not None):

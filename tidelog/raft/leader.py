@@ -30,7 +30,7 @@ from tidelog.raft.replica import Replica
 from tidelog.raft.replication import Replication
 from tidelog.raft.settings import NEVER_MS
 
-_PROPOSABLE = (EntryKind.DATA, EntryKind.LOG_START)
+_PROPOSABLE = (EntryKind.DATA, EntryKind.LOG_START, EntryKind.REMOTE)
 
 
 class Leader:

@@ -24,6 +24,7 @@ class EntryKind(IntEnum):
     NOOP = 1  # first entry of a term, so that earlier terms' entries commit (Raft 5.4.2)
     CONFIGURATION = 2  # the group's members from this entry on
     LOG_START = 3  # moves the stream's log start; the core carries it without looking inside
+    REMOTE = 4  # what happened to a segment in the object store; the core does not look inside either
 
 
 @dataclass(slots=True)

@@ -52,6 +52,7 @@ from tidelog.server.replica import Replica
 from tidelog.server.reporter import Reporter
 from tidelog.server.retention import Retention
 from tidelog.server.settings import Settings
+from tidelog.server.tiering import Tiering
 from tidelog.server.topics import Load, until
 from tidelog.server.under_way import UnderWay
 from tidelog.storage import Disk, StorageError
@@ -98,7 +99,8 @@ class Broker:
         self.controller_loop = Controller(self)
         self._reporter = Reporter(self)
         self.node.on_led = self._reporter.touched
-        self._retention = Retention(self)
+        self.tiering = Tiering(self) if settings.remote_log_storage_system_enable else None
+        self.retention = Retention(self)
         self._relief = Relief(self)
         self.assigned = AssignedStreams(self)
         self._load = Load((), 0)
@@ -154,6 +156,7 @@ class Broker:
         )  # fmt: skip
         await enter(self, registration)
         self._check_disk()
+        self._check_tiers()
         for number, stream in enumerate(here[EARLY_STREAMS:]):
             self.node.carry(stream, TopicConfig.of({}))
             if number % CARRIED_A_STEP == 0:
@@ -162,7 +165,9 @@ class Broker:
         self._settle_all()
         self._reporter.start()
         self._watch = run_in_background(watch(self, registration), self.node.fail)
-        self._retention.start()
+        self.retention.start()
+        if self.tiering is not None:
+            self.tiering.start()
         self._relief.start()
         await self._until_founded()
 
@@ -177,6 +182,15 @@ class Broker:
             raise StorageError(
                 f"node {self.settings.node_id} has another disk now ({known}); this one ({self.node.directory_id}) "
                 "was replaced: give it an empty folder"
+            )
+
+    def _check_tiers(self) -> None:
+        """Without a store, what only the store holds could not be read."""
+        tiered = [topic.name for topic in self.state.topics.values() if TopicConfig.of(topic.configs).remote]
+        if tiered and self.tiering is None:
+            raise StorageError(
+                f"topic {tiered[0]} is tiered: set remote.log.storage.system.enable and remote.log.store.url, or take "
+                "remote.storage.enable back from all topics first"
             )
 
     async def _until_founded(self) -> None:
@@ -203,7 +217,9 @@ class Broker:
         self._reporter.close()
         if self._watch is not None:
             self._watch.cancel()
-        self._retention.close()
+        self.retention.close()
+        if self.tiering is not None:
+            self.tiering.close()
         self._relief.close()
         self.assigned.close()
         self.coordinators.close()
@@ -302,6 +318,8 @@ class Broker:
                 self.coordinators.carried()
             else:
                 self.coordinators.topic_deleted(applied.topic.name)
+                if self.tiering is not None:
+                    self.tiering.topic_deleted()
         for partition in applied.changed:
             found = self.state.partition_of(partition.stream)
             if found is not None:
@@ -331,6 +349,8 @@ class Broker:
         self.quotas.write.set_rate(settings.quota_write_bytes_per_second, now)
         self.quotas.tail_read.set_rate(settings.quota_tail_read_bytes_per_second, now)
         self.quotas.catch_up_read.set_rate(settings.quota_catch_up_read_bytes_per_second, now)
+        if self.tiering is not None:
+            self.tiering.set_bounds(settings)
 
     # Finding streams
 

@@ -5,6 +5,10 @@ there is enough or its time is up. What it gives out are the batches as they lie
 a segment read into pooled memory (on the loop when the page cache has them, by a thread when the disk must be waited
 for). Old clients (versions 0 to 3) get message sets made from them, which is the slow path.
 
+What lies before the log on this disk is read from the object store, in the background (`server/tiering.py`). A fetch
+waits for all such partitions, for `remote.fetch.max.wait.ms` and no longer; those that have nothing by then are empty
+in the answer, and the download goes on into the cache. One that is under way counts with all it may bring.
+
 Who answers: the leader, once everything before its term is committed. A consumer that names its rack, in version 11 or
 later, is sent to a replica there that keeps up, unless the leader stands there itself (KIP-392); that replica then
 answers, below its own high watermark, as long as it hears its leader. One that asked a node which cannot answer is told
@@ -36,6 +40,7 @@ from tidelog.wire.messages.fetch import FetchRequestPartition
 
 if TYPE_CHECKING:
     from tidelog.server.broker import Broker
+    from tidelog.server.remote_reads import RemoteRead
 
 log = logging.getLogger(__name__)
 
@@ -57,6 +62,8 @@ class _Part:
     answer: PartitionAnswer
     replica: Replica | None
     chunks: Sequence[Chunk] = ()
+    remote: "RemoteRead | None" = None
+    """What is being read from the object store for it."""
 
 
 class _Piece(NamedTuple):
@@ -81,13 +88,17 @@ def _read_pieces(pieces: Sequence[_Piece]) -> None:
 class Fetch:
     """One request under way."""
 
-    __slots__ = ("_broker", "_bytes", "_deadline_ms", "_done", "_exchange", "_parts", "_request", "_timer", "_topics")
+    __slots__ = (
+        "_broker", "_bytes", "_deadline_ms", "_done", "_exchange", "_parts", "_remote_deadline_ms", "_request",
+        "_timer", "_topics",
+    )  # fmt: skip
 
     def __init__(self, broker: "Broker", exchange: Exchange, request: FetchRequest) -> None:
         self._broker = broker
         self._exchange = exchange
         self._request = request
         self._deadline_ms = exchange.received_ms + min(max(request.max_wait_ms, 0), WAIT_MS_MAX)
+        self._remote_deadline_ms = 0  # of what is read from the store; 0: nothing is
         self._done = False
         self._bytes = 0
         self._timer: asyncio.TimerHandle | None = None
@@ -117,21 +128,33 @@ class Fetch:
         """See what there is; answer when it is enough, or when there is no use in waiting."""
         if self._done:
             return
-        found, hurry = self._gather()
-        if found >= self._request.min_bytes or hurry or self._broker.now() >= self._deadline_ms:
+        found, hurry, pending = self._gather()
+        now_ms = self._broker.now()
+        if pending and now_ms < self._remote_deadline_ms:
+            self._wait()
+        elif found >= self._request.min_bytes or hurry or pending or now_ms >= self._deadline_ms:
             self._answer(found)
-        elif self._timer is None:
+        else:
             self._wait()
 
     def _end_waiting(self) -> None:
         """Time is up, or the client is gone. (A timer may fire a little early by our own clock, and only once.)"""
-        self._deadline_ms = 0
+        self._deadline_ms = self._remote_deadline_ms = 0
         self._look()
 
-    def _gather(self) -> tuple[int, bool]:
-        """(bytes found, whether there is something to tell at once); fills in every part."""
+    def _remote_late(self) -> None:
+        """The store did not answer in time."""
+        self._remote_deadline_ms = 0
+        self._timer = None
+        self._look()
+
+    def _gather(self) -> tuple[int, bool, bool]:
+        """(bytes found, whether there is something to tell at once, whether the store is waited for).
+
+        Fills in every part.
+        """
         left = min(max(self._request.max_bytes, 0), self._broker.under_way.fetch_allowance())
-        found, hurry = 0, False
+        found, hurry, pending = 0, False, False
         for part in self._parts:
             part.chunks = ()
             replica, answer = part.replica, part.answer
@@ -145,21 +168,48 @@ class Fetch:
                 hurry = hurry or not patient
                 continue
             answer.high_watermark = replica.high_watermark
-            answer.start_offset = replica.log.start_offset
+            answer.start_offset = replica.start_offset
             if self._elsewhere(replica, part):
                 hurry = True
-            elif left > 0 or not found:
-                part.chunks = self._read(replica, part.asked, left, first=not found)
+            elif part.asked.fetch_offset < replica.log.start_offset:
+                size = self._gather_remote(replica, part, left, first=not (found or pending))
+                hurry = hurry or bool(answer.error)
+                pending = pending or size < 0
+                found += max(0, size)
+                left -= abs(size)
+            elif left > 0 or not (found or pending):
+                part.chunks = self._read(replica, part.asked, left, first=not (found or pending))
                 size = sum(map(len, part.chunks))
                 found += size
                 left -= size
-        return found, hurry
+        return found, hurry, pending
+
+    def _gather_remote(self, replica: Replica, part: _Part, left: int, *, first: bool) -> int:
+        """Bytes that the store gave for the part; less than 0 while it is under way, by as much as it may give."""
+        tiering = self._broker.tiering
+        if tiering is None:
+            part.answer.error = ErrorCode.KAFKA_STORAGE_ERROR
+            return 0
+        if part.remote is None:
+            bytes_max = min(max(part.asked.partition_max_bytes, 0), max(left, 0))
+            if not bytes_max and not first:
+                return 0
+            part.remote = tiering.begin_read(replica, part.asked.fetch_offset, bytes_max, self._look, first=first)
+            if part.remote is None:
+                return 0  # the quota is used up: others shall not wait for this one
+            if not self._remote_deadline_ms:
+                self._remote_deadline_ms = self._exchange.received_ms + tiering.wait_ms
+        if not part.remote.done:
+            return -max(1, part.remote.bytes_max)
+        part.answer.error = part.remote.error
+        part.chunks = part.remote.pieces
+        return sum(map(len, part.chunks))
 
     def _check(self, replica: Replica, asked: FetchRequestPartition) -> tuple[ErrorCode, bool]:
         """(what is wrong, whether time may mend it)."""
         if replica.ready:
             error = epoch_error(replica, asked.current_leader_epoch)
-            if not error and not replica.log.start_offset <= asked.fetch_offset <= replica.log.next_offset:
+            if not error and not replica.start_offset <= asked.fetch_offset <= replica.log.next_offset:
                 error = ErrorCode.OFFSET_OUT_OF_RANGE
             return error, False
         if replica.group.leader is None:
@@ -171,7 +221,7 @@ class Fetch:
             return ErrorCode.NOT_LEADER_OR_FOLLOWER, True  # it will know soon what is committed
         if not (replica.follows and self._was_sent_here()):
             return ErrorCode.NOT_LEADER_OR_FOLLOWER, False
-        if asked.fetch_offset < replica.log.start_offset:
+        if asked.fetch_offset < replica.start_offset:
             return ErrorCode.OFFSET_OUT_OF_RANGE, False
         if asked.fetch_offset > replica.high_watermark:
             return ErrorCode.OFFSET_NOT_AVAILABLE, True  # the leader is ahead
@@ -187,7 +237,7 @@ class Fetch:
         asked, answer = part.asked, part.answer
         answer.preferred_replica, answer.diverging = -1, None
         if asked.last_fetched_epoch >= 0:
-            epoch, end = replica.log.end_of_term(asked.last_fetched_epoch)
+            epoch, end = replica.end_of_term(asked.last_fetched_epoch)
             if epoch < 0:
                 answer.error = ErrorCode.OFFSET_OUT_OF_RANGE  # it is older than all that is known here
                 return True
@@ -232,8 +282,13 @@ class Fetch:
     # Waiting
 
     def _wait(self) -> None:
-        delay_s = max(0, self._deadline_ms - self._broker.now()) / 1000
-        self._timer = asyncio.get_running_loop().call_later(delay_s, self._end_waiting)
+        if self._timer is not None:
+            return
+        until_ms, then = self._deadline_ms, self._end_waiting
+        if self._remote_deadline_ms:
+            until_ms, then = self._remote_deadline_ms, self._remote_late
+        delay_s = max(0, until_ms - self._broker.now()) / 1000
+        self._timer = asyncio.get_running_loop().call_later(delay_s, then)
         self._exchange.hurry = self._end_waiting
         for part in self._parts:
             if part.replica is not None:
@@ -242,6 +297,7 @@ class Fetch:
     def _stop_waiting(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
+        if self._exchange.hurry is not None:  # it has waited
             for part in self._parts:
                 if part.replica is not None:
                     part.replica.watchers.pop(self, None)
@@ -256,7 +312,7 @@ class Fetch:
         self._exchange.release = self._release
         pieces = self._plan_reading()
         if not pieces:
-            self._send(cold=False)
+            self._send(cold=any(part.remote is not None for part in self._parts))
             return
         # The loop's own reads end where the disk would have to be waited for; a thread reads the rest.
         read = 0

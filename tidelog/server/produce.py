@@ -167,12 +167,12 @@ class Produce:
 
         self._missing += 1
         offset = replica.append(batches, count, numbers, self._deadline_ms, done)
-        answers[place] = PartitionAnswer(number, 0, offset, append_time_ms, replica.log.start_offset)
+        answers[place] = PartitionAnswer(number, 0, offset, append_time_ms, replica.start_offset)
 
     def _wait_for_duplicate(self, replica: Replica, known: Written, answers: list[PartitionAnswer], place: int) -> None:
         """The batch is in the log already; it is acknowledged when it is committed, within this request's time."""
         number = answers[place].partition
-        answers[place] = PartitionAnswer(number, 0, known.base_offset, -1, replica.log.start_offset)
+        answers[place] = PartitionAnswer(number, 0, known.base_offset, -1, replica.start_offset)
         self._missing += 1
         timer: asyncio.TimerHandle | None = None
         ended = False

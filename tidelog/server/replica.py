@@ -5,9 +5,12 @@
 A consumer sees nothing at or above the high watermark: the offset behind the last committed record. It never falls
 while the process lives; after a restart it begins at the log start and rises when the group has a leader again.
 
-Committed entries are applied in order, once each: a log-start entry moves the log start, a record batch of an
-idempotent producer goes into `producers`. The state is saved from time to time with the index it belongs to
-(`StreamLog.save_application`), so a restart reads only the headers of the batches behind it.
+Committed entries are applied in order, once each: a log-start entry moves the log start, one about a remote segment
+goes into `remote`, a record batch of an idempotent producer into `producers`. The state is saved from time to time with
+the index it belongs to (`StreamLog.save_application`), so a restart reads only the headers of the batches behind it.
+
+The stream begins at `start_offset`, perhaps in the object store; the log on this disk begins at `log.start_offset`,
+which every replica moves for itself (`trim_local`), past nothing that is not finished in the store.
 """
 
 import struct
@@ -32,6 +35,7 @@ from tidelog.raft import (
 )
 from tidelog.server.clock import wall_ms
 from tidelog.storage import StreamLog, chunk_bytes
+from tidelog.tier.metadata import Event, RemoteLog, decode_event, encode_event
 from tidelog.wire.batch import split_batches
 from tidelog.wire.records import Record, read_records
 
@@ -42,6 +46,9 @@ LOG_START = struct.Struct(">q")
 _PRODUCER_AT = 43
 _PRODUCER = struct.Struct(">qhii")  # producer id, epoch, base sequence, record count
 _BASE_OFFSET = struct.Struct(">q")
+_TWO_PARTS = struct.Struct(">BI")  # version, bytes of producers; the rest is about remote segments
+TWO_PARTS = 2
+"""The version of an application's content that holds both; a stream that was never tiered has producers alone."""
 
 Done = Callable[[Refusal | None], None]
 """Called once: with None when the entries are committed (or the read may be served), else with the reason why not."""
@@ -68,6 +75,8 @@ class Replica:
         self.internal = False
         """Only the node itself writes to it."""
         self.producers = producers
+        self.remote = RemoteLog()
+        """The stream's segments in the object store."""
         self.high_watermark = log.start_offset
         self.watchers: dict[object, Callable[[], None]] = {}
         """Called when the high watermark, the log start or the leadership has moved, or the leader became ready."""
@@ -88,7 +97,7 @@ class Replica:
         self._ready_applied = False
         self._index_waiting: list[tuple[int, Done]] = []  # few: those who retry what is under way
         self._waiting: dict[int, list[Done]] = {}  # ticket -> whom to tell
-        self._applied_index = self._producers_index = 0
+        self._applied_index = self._state_index = 0
         self._begin_anew()
 
     @property
@@ -115,6 +124,24 @@ class Replica:
             and group.leader is not None
             and self.log.term_at(max(group.commit, self.log.first_index - 1)) == group.term
         )
+
+    @property
+    def start_offset(self) -> int:
+        """Where the stream begins for clients."""
+        return self.remote.first_offset(self.log.start_offset)
+
+    def term_of_offset(self, offset: int) -> int:
+        """The leader epoch of a record, in either tier."""
+        if offset < self.log.start_offset:
+            epoch = self.remote.epoch_at(offset)
+            if epoch is not None:
+                return epoch
+        return self.log.term_of_offset(offset)
+
+    def end_of_term(self, term: int) -> tuple[int, int]:
+        """(largest leader epoch <= `term`, the offset where it ends), in either tier, or (-1, -1)."""
+        found = self.log.end_of_term(term)
+        return found if found[0] >= 0 else self.remote.end_of_epoch(term) or found
 
     # Requests
 
@@ -218,6 +245,15 @@ class Replica:
         """Delete everything before `offset`, on all replicas."""
         self._propose(EntryKind.LOG_START, (LOG_START.pack(offset),), deadline_ms, done)
 
+    def record_remote(self, event: Event, deadline_ms: int, done: Done) -> None:
+        """Have something that happened to a remote segment known to all replicas. When it is, it is applied here."""
+        self._propose(EntryKind.REMOTE, (encode_event(event),), deadline_ms, done)
+
+    def trim_local(self, offset: int) -> None:
+        """Let go of what is before `offset` on this disk: it is in the store, or before the log start."""
+        self.save()  # what is known only from entries that go now must not be forgotten
+        self.log.trim(offset, self.group.commit)
+
     # Effects
 
     def take(self, effects: Effects) -> None:
@@ -252,8 +288,11 @@ class Replica:
         """Make durable what was made of the log. After a crash it may be ahead of the log: all of it is committed."""
         if faults.ARMED and faults.hit("replica.save"):
             return
-        if self.log.application[0] < self._producers_index:
-            self.log.save_application(self._producers_index, self.producers.encode(wall_ms()))
+        if self.log.application[0] < self._state_index:
+            content = self.producers.encode(wall_ms())
+            if not self.remote.is_blank:
+                content = _TWO_PARTS.pack(TWO_PARTS, len(content)) + content + self.remote.encode()
+            self.log.save_application(self._state_index, content)
 
     def _committed(self, index: int) -> None:
         log = self.log
@@ -277,23 +316,31 @@ class Replica:
     def _begin_anew(self) -> None:
         """At a start, or when the log was taken over: go on from what was made of the entries before, and saved.
 
-        What is saved of producers may be ahead of the log. The log's own entries are applied from its beginning: moving
-        the log start again changes nothing.
+        What is saved may be ahead of the log. Entries that move the log start are applied from the log's beginning:
+        moving it again changes nothing.
         """
-        self._producers_index, saved = self.log.application
+        self._state_index, saved = self.log.application
+        remote = b""
+        if saved[:1] == bytes((TWO_PARTS,)):
+            _, size = _TWO_PARTS.unpack_from(saved)
+            saved, remote = saved[_TWO_PARTS.size : _TWO_PARTS.size + size], saved[_TWO_PARTS.size + size :]
         self.producers.restore(saved)
+        self.remote.restore(remote)
         self._applied_index = self.log.first_index - 1
 
     def _apply(self, first: int, last: int) -> None:
         if faults.ARMED:
             faults.hit("replica.apply")
         log = self.log
-        for index, numbers, offset in self._numbers(max(first, self._producers_index + 1), last):
+        known, self._state_index = self._state_index, max(self._state_index, last)
+        for index, numbers, offset in self._numbers(max(first, known + 1), last):
             self.producers.committed(numbers, offset, index, wall_ms())
-        self._producers_index = max(self._producers_index, last)
+        for entry in log.own_entries(max(first, known + 1), last, EntryKind.REMOTE):
+            self.remote.apply(decode_event(entry.data))
         for entry in log.own_entries(first, last, EntryKind.LOG_START):
             (offset,) = LOG_START.unpack(entry.data)
-            self.save()  # producers that are known only from what goes now must not be forgotten
+            self.remote.move_start(offset)
+            self.save()  # what is known only from entries that go now must not be forgotten
             log.trim(offset, last)
             self.high_watermark = max(self.high_watermark, log.start_offset)
             self._tell_watchers()

@@ -2,17 +2,23 @@
 
 Segments are deleted whole. An active segment that has grown old is closed first, here and, when they look themselves,
 on the followers; so a stream that is hardly written to loses its old records as well.
+
+Of a tiered stream, every replica lets go of what is in the store by its own look (`local.retention.*`); the log start
+is then moved by `tier_streams`.
 """
 
 import asyncio
 import logging
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from tidelog.raft import Refusal
 from tidelog.server.background import run_in_background
 from tidelog.server.clock import wall_ms
 from tidelog.server.replica import Replica
-from tidelog.storage import should_roll, start_for
+from tidelog.server.tier_streams import bounds_of
+from tidelog.storage import SegmentView, should_roll, start_for
+from tidelog.tier.retention import local_start, roll_after_ms
 
 if TYPE_CHECKING:
     from tidelog.server.broker import Broker
@@ -47,13 +53,27 @@ class Retention:
     def look(self, replica: Replica) -> None:
         config, now_ms = replica.config, wall_ms()
         segments = replica.log.segments_view()
-        if segments and should_roll(segments[-1], config.segment_ms, config.retention_ms, now_ms):
+        segment_ms = config.segment_ms
+        if config.remote and config.remote_copy:
+            segment_ms = roll_after_ms(segment_ms, self._broker.settings.remote_log_roll_ms, bounds_of(replica))
+        if segments and should_roll(segments[-1], segment_ms, config.retention_ms, now_ms):
             replica.log.roll()
-        if not replica.ready:
-            return
+        if config.remote:
+            self._trim_local(replica, segments, now_ms)
+        if not replica.ready or (config.remote and (config.remote_copy or replica.remote.readable())):
+            return  # of what is in the store, `tiering` moves the log start
         offset = start_for(segments, config.retention_ms, config.retention_bytes, replica.group.commit, now_ms)
         if offset is not None and offset > replica.log.start_offset:
             replica.move_start(offset, replica.now() + MOVE_MS, _say_refused)
+
+    def _trim_local(self, replica: Replica, segments: Sequence[SegmentView], now_ms: int) -> None:
+        """Every replica for itself: what is finished in the store, or before the log start, may leave the disk."""
+        remote = replica.remote
+        start = local_start(
+            segments, replica.start_offset, remote.copied_until, replica.group.commit, bounds_of(replica), now_ms
+        )
+        if start is not None and start > replica.log.start_offset:
+            replica.trim_local(start)
 
 
 def _say_refused(refusal: Refusal | None) -> None:

@@ -14,6 +14,7 @@ from typing import Any
 
 from tidelog.raft import RaftSettings
 from tidelog.storage import StorageSettings
+from tidelog.tier.quota import UNBOUNDED
 
 MIB = 1 << 20
 ENVIRONMENT_PREFIX = "TIDELOG_"
@@ -59,6 +60,32 @@ class Settings:
     fill_bytes_per_second: int = _setting(64 * MIB, "read from others to fill new replicas; 0: no bound", live=True)
     retention_check_ms: int = _setting(30_000, "how often old segments are looked for", low=1)
 
+    remote_log_storage_system_enable: bool = _setting(
+        False, "topics may be tiered: closed segments go to an object store (remote.storage.enable of a topic)"
+    )
+    remote_log_store_url: str = _setting("", "the object store: file:///folder, s3://bucket/prefix, gs://…, az://…")
+    remote_log_store_options: str = _setting(
+        "", "key=value,… for the store's client (endpoint, region, allow_http); secrets belong in the environment"
+    )
+    remote_log_compress: bool = _setting(False, "compress what goes to the store (zstd), unless producers did")
+    remote_log_key_ring: str = _setting("", "file with keys to encrypt what goes to the store; empty: it is not")
+    remote_log_manager_task_interval_ms: int = _setting(30_000, "how often segments to copy are looked for", low=1)
+    remote_log_manager_copier_thread_pool_size: int = _setting(4, "segments copied at the same time", low=1)
+    remote_log_manager_copy_max_bytes_per_second: int = _setting(UNBOUNDED, "copied to the store", live=True, low=1)
+    remote_log_manager_fetch_max_bytes_per_second: int = _setting(UNBOUNDED, "read from the store", live=True, low=1)
+    remote_log_roll_ms: int = _setting(3_600_000, "a tiered topic's segment is closed at this age", low=1)
+    remote_fetch_max_wait_ms: int = _setting(500, "how long a Fetch waits for the store", live=True, low=1)
+    remote_list_offsets_request_timeout_ms: int = _setting(30_000, "how long ListOffsets waits for the store", low=1)
+    remote_log_index_file_cache_total_size_bytes: int = _setting(
+        1024 * MIB, "indexes of remote segments kept on disk", live=True
+    )
+    remote_log_chunk_cache_total_size_bytes: int = _setting(
+        1024 * MIB, "pieces of remote segments kept on disk; 0: none", live=True
+    )
+    remote_log_chunk_memory_bytes: int = _setting(64 * MIB, "pieces of remote segments kept in memory", low=1 * MIB)
+    remote_log_reader_bytes_max: int = _setting(64 * MIB, "on their way from the store at the same time", low=1 * MIB)
+    remote_log_reader_prefetch: int = _setting(3, "pieces of 4 MiB fetched ahead of one who reads through")
+
     connections_max: int = _setting(10_000, "connections above this are closed at once", low=1)
     connections_idle_ms: int = _setting(600_000, "a connection that neither sends nor takes anything is closed", low=1)
     request_bytes_max: int = _setting(100 * MIB, "largest request", low=1024)
@@ -94,6 +121,8 @@ class Settings:
         for item in dataclasses.fields(self):
             _check(item, getattr(self, item.name))
         _addresses(self.cluster_nodes)
+        if self.remote_log_storage_system_enable and not self.remote_log_store_url:
+            raise SettingsError("remote.log.storage.system.enable needs remote.log.store.url")
         if not self.role_names or not set(self.role_names) <= set(ROLES):
             raise SettingsError(f"roles is {self.roles!r}; name one or both of {', '.join(ROLES)}")
 

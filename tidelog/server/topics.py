@@ -16,6 +16,7 @@ from tidelog.cluster import (
     InvalidConfigError,
     Rejection,
     Topic,
+    check_tiering,
     check_topic_config,
     placement,
 )
@@ -63,6 +64,14 @@ def check_configs(configs: Mapping[str, str | None]) -> None:
             check_topic_config(name, value)
         except InvalidConfigError as error:
             raise TopicError(ErrorCode.INVALID_CONFIG, str(error)) from None
+
+
+def check_tiers(broker: "Broker", configs: Mapping[str, str], before: Mapping[str, str]) -> None:
+    """Whether a topic's settings about tiers go together, with each other and with this node's."""
+    try:
+        check_tiering(configs, before, available=broker.tiering is not None)
+    except InvalidConfigError as error:
+        raise TopicError(ErrorCode.INVALID_CONFIG, str(error)) from None
 
 
 class Load:
@@ -123,6 +132,7 @@ def plan_topic(
         check_assignment(broker, assignment)
     check_room(broker, len(assignment))
     check_configs(configs or {})
+    check_tiers(broker, configs or {}, {})
     return CreateTopic(name, uuid.uuid4(), [list(nodes) for nodes in assignment], dict(configs or {}), internal)
 
 

@@ -16,10 +16,11 @@ __all__ = ["register"]
 
 
 def register(spark: "SparkSession") -> None:
-    """Make the formats `tidelog` and `pikiwi-wal` known to this session."""
+    """Make the formats `tidelog`, `pikiwi-wal` and `pikiwi-snapshot` known to this session."""
     # Not at the top: the kernels must be importable without pyspark.
+    from tidelog.spark.pikiwi_snapshot import PikiwiSnapshotDataSource  # noqa: PLC0415
     from tidelog.spark.pikiwi_wal import PikiwiWalDataSource  # noqa: PLC0415
     from tidelog.spark.source import TidelogDataSource  # noqa: PLC0415
 
-    for source in (TidelogDataSource, PikiwiWalDataSource):
+    for source in (TidelogDataSource, PikiwiWalDataSource, PikiwiSnapshotDataSource):
         spark.dataSource.register(source)

@@ -102,10 +102,17 @@ class _Target:
         self.in_flight: deque[_Item] = deque()
         self.pending: list[Rows] = []
         self.pending_bytes = 0
+        self.unwritten_bytes = 0  # of all rows that are pending, items or in flight
         self.earlier: LastWritten | None = None  # how far an earlier attempt has come
 
     def __str__(self) -> str:
         return f"{self.place[0]}-{self.place[1]}"
+
+    def add(self, rows: Rows) -> None:
+        size = int(rows.sizes().sum())
+        self.pending.append(rows)
+        self.pending_bytes += size
+        self.unwritten_bytes += size
 
     def close_pending(self, batch_bytes: int) -> None:
         """Make items of the rows that have gathered."""
@@ -136,12 +143,13 @@ class _Target:
                     f"{earlier.offset}): rows must come in the same order when a task is tried again; sort them "
                     "(sortWithinPartitions) before the sink"
                 )
+            self.unwritten_bytes -= item.size
             if item.end <= earlier.rows:
                 self.items.popleft()
             else:
-                done = earlier.rows - item.position
-                rows = item.rows.slice(done)
+                rows = item.rows.slice(earlier.rows - item.position)
                 self.items[0] = _Item(earlier.rows, rows, int(rows.sizes().sum()))
+                self.unwritten_bytes += self.items[0].size
         self.acknowledged = max(self.acknowledged, min(earlier.rows, self.queued_end))
         self.end_offset = max(self.end_offset, earlier.offset + 1)
 
@@ -209,9 +217,7 @@ class LaneWriter:
         self._check(rows, batch)
         for place, indices in parts:
             target = self._targets[place]
-            part = kernel.take(rows, indices)
-            target.pending.append(part)
-            target.pending_bytes += int(part.sizes().sum())
+            target.add(kernel.take(rows, indices))
             if target.pending_bytes >= self._options.batch_bytes:
                 target.close_pending(self._options.batch_bytes)
         self._rows += batch.num_rows
@@ -254,13 +260,9 @@ class LaneWriter:
     def _settle(self, bytes_max: int) -> None:
         """Send until at most `bytes_max` wait or are in flight."""
         while True:
-            waiting = sum(
-                target.pending_bytes + sum(item.size for item in (*target.items, *target.in_flight))
-                for target in self._targets.values()
-            )
             try:
                 self._send_what_may_go()
-                if waiting <= bytes_max:
+                if sum(target.unwritten_bytes for target in self._targets.values()) <= bytes_max:
                     return
                 if not any(self._requests.values()):  # all of it is still pending
                     for target in self._targets.values():
@@ -342,6 +344,7 @@ class LaneWriter:
         code = answer.error_code
         if code == ErrorCode.NONE and answer.base_offset >= target.log_end:
             target.in_flight.popleft()
+            target.unwritten_bytes -= item.size
             target.acknowledged = item.end
             target.end_offset = answer.base_offset + len(item.rows)
             self._patience.progress()

@@ -425,6 +425,10 @@ class StreamLog:
         """The segments as they are now, oldest first; the last one is written to. No file is touched."""
         return [view_of(segment) for segment in self._segments]
 
+    @property
+    def segment_count(self) -> int:
+        return len(self._segments)
+
     def closed_segments(self) -> Iterator[Segment]:
         """Those from the first on whose files have the form and the names that they keep."""
         return takewhile(lambda segment: segment.rows is None, iter(self._segments))

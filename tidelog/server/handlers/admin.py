@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from tidelog import faults
 from tidelog.cluster import CLUSTER_STREAM, Partition, Topic
-from tidelog.server.handlers import segments
+from tidelog.server.handlers import segments, tiers
 from tidelog.server.handlers.call import AdminError, Call
 from tidelog.server.leaders import NOBODY, alive_nodes, leader_of, members_of
 from tidelog.server.peers import PeerCallError
@@ -308,6 +308,26 @@ async def _checksum(call: Call, content: Content) -> Content:
     return await segments.checksum(call.broker, partition.stream, start, end, deadline_ms)
 
 
+async def _tier_status(call: Call, content: Content) -> Content:
+    return tiers.status(call.broker, *_partition_in(call.broker, content))
+
+
+async def _tier_scrub(call: Call, content: Content) -> Content:
+    topic, partition = _partition_in(call.broker, content)
+    deadline_ms = call.deadline_ms(number_in(content, "timeout_ms", TIMEOUT_MS))
+    return await tiers.scrub(call, topic, partition, deadline_ms, remove=_flag_in(content, "remove"))
+
+
+async def _tier_check(call: Call, content: Content) -> Content:
+    topic, partition = _partition_in(call.broker, content)
+    return await tiers.check(call, topic, partition, number_in(content, "base_offset"))
+
+
+async def _tier_recover(call: Call, content: Content) -> Content:
+    deadline_ms = call.deadline_ms(number_in(content, "timeout_ms", TIMEOUT_MS))
+    return await tiers.recover(call, text_in(content, "topic"), deadline_ms)
+
+
 async def _fault(_call: Call, content: Content) -> Content:
     try:
         return faults.command(content)
@@ -340,4 +360,8 @@ METHODS: dict[str, Callable[[Call, Content], Awaitable[Content]]] = {
     "segments": _segments,
     "checksum": _checksum,
     "fault": _fault,
+    "tier-status": _tier_status,
+    "tier-scrub": _tier_scrub,
+    "tier-check": _tier_check,
+    "tier-recover": _tier_recover,
 }

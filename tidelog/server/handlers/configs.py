@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from tidelog.cluster import TOPIC_CONFIGS, AlterNodeConfigs, AlterTopicConfigs, Command, ConfigKind
 from tidelog.server.handlers.call import Call
 from tidelog.server.settings import Settings, SettingsError, dotted, field_of
-from tidelog.server.topics import TopicError, check_configs, submit
+from tidelog.server.topics import TopicError, check_configs, check_tiers, submit
 from tidelog.wire.errors import ErrorCode
 from tidelog.wire.messages import (
     AlterConfigsResponse,
@@ -184,6 +184,8 @@ def _command(call: Call, resource_type: int, name: str, changes: dict[str, str |
         unknown = next((key for key in changes if key not in TOPIC_CONFIGS), None)
         if unknown is not None:
             raise TopicError(ErrorCode.INVALID_CONFIG, f"there is no topic setting {unknown!r}")
+        after = {key: value for key, value in topic.configs.items() if key not in changes} | values
+        check_tiers(call.broker, after, topic.configs)
         return AlterTopicConfigs(topic.id, changes)
     if resource_type == NODE:
         node = _node_name(call, name)

@@ -1,9 +1,14 @@
-"""ListOffsets, OffsetForLeaderEpoch, DeleteRecords."""
+"""ListOffsets, OffsetForLeaderEpoch, DeleteRecords: about the whole stream, on disk and in the object store."""
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING
 
 from tidelog.raft import EntryKind
 from tidelog.server.handlers.call import Call, current, outcome
 from tidelog.server.leaders import led_here
 from tidelog.server.replica import Replica
+from tidelog.tier.errors import TierError
 from tidelog.wire.batch import CorruptBatchError, read_facts
 from tidelog.wire.errors import ErrorCode
 from tidelog.wire.messages import (
@@ -20,6 +25,11 @@ from tidelog.wire.messages import (
     OffsetForLeaderEpochResponseTopic,
 )
 from tidelog.wire.records import newest_record, read_records
+
+if TYPE_CHECKING:
+    from tidelog.server.broker import Broker
+
+log = logging.getLogger(__name__)
 
 LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED, EARLIEST_PENDING_UPLOAD = -1, -2, -3, -4, -5, -6
 NONE = -1
@@ -52,25 +62,52 @@ async def _list(call: Call, name: str, asked: ListOffsetsRequestPartition) -> Li
     if asked.timestamp < EARLIEST_PENDING_UPLOAD:
         answer.error_code = ErrorCode.UNSUPPORTED_VERSION
         return answer
-    answer.offset, answer.timestamp = await _offset_at(replica, asked.timestamp)
+    try:
+        async with asyncio.timeout(call.broker.settings.remote_list_offsets_request_timeout_ms / 1000):
+            answer.offset, answer.timestamp = await _offset_at(call.broker, replica, asked.timestamp)
+    except TimeoutError:
+        answer.error_code = ErrorCode.REQUEST_TIMED_OUT
+        return answer
+    except TierError as error:
+        log.error("stream %d: no offset for time %d, the store failed: %s", replica.stream, asked.timestamp, error)
+        answer.error_code = ErrorCode.KAFKA_STORAGE_ERROR
+        return answer
     if answer.offset >= 0:
-        answer.leader_epoch = replica.log.term_of_offset(answer.offset)
+        answer.leader_epoch = replica.term_of_offset(answer.offset)
         answer.old_style_offsets = [answer.offset][: asked.max_num_offsets]
     return answer
 
 
-async def _offset_at(replica: Replica, timestamp: int) -> tuple[int, int]:
-    """(offset, its time) of what was asked for; -1 where there is none."""
+async def _offset_at(broker: "Broker", replica: Replica, timestamp: int) -> tuple[int, int]:
+    """(offset, its time) of what was asked for, in either tier; -1 where there is none. Raises TierError."""
+    remote = replica.remote
     match timestamp:
         case -1:
             return replica.high_watermark, NONE
-        case -2 | -4:
+        case -2:
+            return replica.start_offset, NONE
+        case -4:
             return replica.log.start_offset, NONE
-        case -5 | -6:  # nothing is tiered
-            return NONE, NONE
+        case -5:
+            readable = remote.readable()
+            return readable[-1].last_offset if readable else NONE, NONE
+        case -6:
+            pending = max(remote.copied_until, replica.start_offset) if replica.config.remote else NONE
+            return pending, NONE
         case -3:
-            return _newest(replica)
-    return _first_at_time(replica, timestamp)
+            newest = _newest(replica)
+            older = max((each.newest_timestamp for each in remote.reaching(newest[1] + 1)), default=NONE)
+            found = await _at_time_in_store(broker, replica, older) if older > newest[1] else None
+            return newest if found is None else found
+    found = await _at_time_in_store(broker, replica, timestamp)
+    return _first_at_time(replica, timestamp) if found is None else found
+
+
+async def _at_time_in_store(broker: "Broker", replica: Replica, timestamp: int) -> tuple[int, int] | None:
+    """The first record at or after a time, if it is not on this disk."""
+    if broker.tiering is None or replica.start_offset == replica.log.start_offset:
+        return None
+    return await broker.tiering.first_at_time(replica, timestamp)
 
 
 def _newest(replica: Replica) -> tuple[int, int]:
@@ -127,7 +164,7 @@ def _epoch_end(
     if not replica.ready:  # what it knows to be committed may be less than what the client has read
         answer.error_code = ErrorCode.NOT_LEADER_OR_FOLLOWER
     if not answer.error_code and asked.leader_epoch <= replica.group.term:
-        epoch, end = replica.log.end_of_term(asked.leader_epoch)
+        epoch, end = replica.end_of_term(asked.leader_epoch)
         answer.leader_epoch, answer.end_offset = epoch, min(end, replica.high_watermark)
     return answer
 
@@ -163,8 +200,8 @@ async def _delete(
     if not 0 <= target <= replica.high_watermark:
         answer.error_code = ErrorCode.OFFSET_OUT_OF_RANGE
         return answer
-    if target > replica.log.start_offset:
+    if target > replica.start_offset:
         answer.error_code = await outcome(lambda done: replica.move_start(target, deadline_ms, done))
     if not answer.error_code:
-        answer.low_watermark = replica.log.start_offset
+        answer.low_watermark = replica.start_offset
     return answer

@@ -10,7 +10,7 @@ Invariants. Each batch's checksum is checked. Control batches and records outsid
 are those that `tidelog.wire.records` reads, in the same order; what it refuses is refused here as well, except that the
 headers of records are not looked at unless they are wanted.
 
-Cost: about 0.4 µs a record and core with keys and values. The memory is that of one group beside the run itself.
+Cost: about half a microsecond a record with key and value. The memory is that of one group beside the run itself.
 """
 
 from collections.abc import Iterable, Iterator, Sequence

@@ -5,7 +5,7 @@ joins the pieces of each record, and its data buffer is the body of the batch.
 
 Invariant: the bytes are those that `tidelog.wire.records.build_batch` makes of the same records.
 
-Cost: about 0.4 µs a record and core, and one checksum of the batch.
+Cost: about half a millisecond a batch, 0.3 µs a record, and one checksum: large batches are cheap, small ones are not.
 """
 
 from collections.abc import Sequence

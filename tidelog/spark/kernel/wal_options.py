@@ -8,7 +8,7 @@ what travels to the workers.
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -121,9 +121,10 @@ def source_config(given: Given) -> Config:
     for name, value in overrides.items():
         texts += [f"{name}={_text(one)}" for one in (value if isinstance(value, list) else [value])]
     try:
-        return load_config(given.text("config") or None, texts, os.environ)
+        config = load_config(given.text("config") or None, texts, os.environ)
     except PikiwiError as error:
         raise BadOption(str(error)) from None
+    return replace(config, passwd="")  # what is made of it travels
 
 
 def _text(value: Any) -> str:

@@ -1,0 +1,234 @@
+"""History read back from an object store, beside a bare loop of ranged GETs over the same objects in the same minutes.
+
+One node, tiered to a folder, with next to nothing left on its disk. The reader is one connection that asks for a few
+megabytes at a time; the bare loop asks a program that does nothing but ranged GETs of the same objects, in chunks of
+the same size, over one connection too. Each round begins with a node that was started anew and an empty cache, so
+that every byte comes from the store. Then: what a reader of history costs producers, and whether the disk stays
+within its bounds under continuous load.
+"""
+
+import asyncio
+import contextlib
+import json
+import os
+import random
+import shutil
+import struct
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+
+import uvloop
+
+from bench.frames import admin, batch_of, create_topic, fetch_frame, records_in
+from bench.processes import Server, serving, serving_node
+from bench.raw_client import RawClient
+from bench.rounds import Line, percentile, spread
+from bench.scratch import scratch
+from tidelog.tier.layout import CHUNK_BYTES
+from tidelog.tier.store import Patience, open_store
+from tidelog.wire.messages import CreateTopicsRequestConfig
+
+MB, MIB = 1_000_000, 1 << 20
+TOPIC = "history"
+OTHER = "live"
+SEGMENT_BYTES = 32 * MIB
+BATCH = batch_of(256 << 10)
+HISTORY_BYTES = 320 * MIB
+FETCH_BYTES = 4 * MIB
+ROUNDS = 3
+PRODUCES = 1_600
+SMALL = batch_of(16 << 10)
+WAIT_S_MAX = 120.0
+LOAD_MB_A_SECOND = 50
+NEXT = b"next"
+_SIZE = struct.Struct(">i")
+
+MB_A_SECOND = 150
+SHARE_OF_BARE = 0.6
+GETS_FACTOR = 1.2
+P99_FACTOR = 1.3
+LOCAL_SEGMENTS_MAX = 2
+
+
+@contextmanager
+def _node(folder: str) -> Iterator[Server]:
+    """With an empty cache."""
+    for name in ("remote-log-chunk-cache", "remote-log-index-cache"):
+        shutil.rmtree(os.path.join(folder, "data", name), ignore_errors=True)
+    with serving_node(
+        folder,
+        storage_segment_bytes=SEGMENT_BYTES,
+        retention_check_ms=100,
+        remote_log_storage_system_enable="true",
+        remote_log_store_url=f"file://{folder}/store",
+        remote_log_manager_task_interval_ms=100,
+        remote_fetch_max_wait_ms=10_000,
+    ) as server:
+        yield server
+
+
+def tier() -> list[Line]:
+    with scratch() as folder:
+        with _node(folder) as server, closing(RawClient(server.address)) as client:
+            _create(client, TOPIC)
+            disk = _fill(client)
+        ours: list[float] = []
+        bare: list[float] = []
+        gets: list[float] = []
+        for _ in range(ROUNDS):
+            with _node(folder) as server, closing(RawClient(server.address)) as client:
+                until = _status(client)["local_start_offset"]
+                ours.append(_read_history(client, until))
+                status = _status(client)
+                gets.append(status["node"]["chunk_cache"]["loads"] / (status["RemoteLogSizeBytes"] / CHUNK_BYTES))
+                size = status["RemoteLogSizeBytes"]
+            bare.append(_bare_gets(folder))
+        with _node(folder) as server:
+            produce = _produce_beside(server)
+    rate = [size / MB / seconds for seconds in ours]
+    shares = [floor / seconds for seconds, floor in zip(ours, bare, strict=True)]
+    share, best = sorted(shares)[ROUNDS // 2], sorted(rate)[ROUNDS // 2]
+    worst = max(gets)
+    return [
+        Line(
+            "tier: catch-up read, one connection", f"{best:.0f} MB/s", f"≥ {MB_A_SECOND}", best >= MB_A_SECOND,
+            f"{spread(rate)}", {"mb_per_s": rate},
+        ),
+        Line(
+            "tier: against bare ranged GETs", f"{share:.2f}", f"≥ {SHARE_OF_BARE}", share >= SHARE_OF_BARE,
+            f"bare {spread([size / MB / seconds for seconds in bare])} MB/s", {"shares": shares},
+        ),
+        Line(
+            "tier: GETs, of bytes / chunk size", f"{worst:.2f}", f"≤ {GETS_FACTOR}", worst <= GETS_FACTOR,
+            "segments end inside a chunk", {"factors": gets},
+        ),
+        produce,
+        disk,
+    ]  # fmt: skip
+
+
+def _create(client: RawClient, topic: str) -> None:
+    request = create_topic(topic)
+    request.topics[0].configs = [
+        CreateTopicsRequestConfig(name="remote.storage.enable", value="true"),
+        CreateTopicsRequestConfig(name="local.retention.bytes", value="1"),
+        CreateTopicsRequestConfig(name="retention.ms", value="-1"),
+    ]
+    assert not client.call(request).topics[0].error_code
+
+
+def _status(client: RawClient) -> dict:
+    answer = client.call(admin("tier-status", topic=TOPIC, partition=0))
+    assert not answer.error_code, answer.error_message
+    return json.loads(answer.content)
+
+
+def _fill(client: RawClient) -> Line:
+    """Write the history; the most that was on disk meanwhile, of which one segment is being written."""
+    batches = HISTORY_BYTES // len(BATCH)
+    most = 0
+    begun = time.monotonic()
+    for sent in range(0, batches, 16):
+        client.produce(TOPIC, BATCH, 16, 8)
+        most = max(most, _status(client)["local_bytes"])
+        time.sleep(max(0.0, begun + sent * len(BATCH) / (LOAD_MB_A_SECOND * MB) - time.monotonic()))
+    deadline = time.monotonic() + WAIT_S_MAX
+    while _status(client)["local_bytes"] > SEGMENT_BYTES:
+        assert time.monotonic() < deadline, "the disk does not empty"
+        time.sleep(0.05)
+    segments = most / SEGMENT_BYTES - 1
+    return Line(
+        "tier: most on disk under load", f"{segments:.1f} segments", f"≤ {LOCAL_SEGMENTS_MAX}",
+        segments <= LOCAL_SEGMENTS_MAX, f"beside the one that is written, at {LOAD_MB_A_SECOND} MB/s", {"bytes": most},
+    )  # fmt: skip
+
+
+def _read_history(client: RawClient, until: int) -> float:
+    """All that is only in the store, one request at a time."""
+    records, offset = records_in(BATCH), 0
+    begun = time.perf_counter()
+    while offset < until:
+        answer = client.exchange(fetch_frame(TOPIC, offset, FETCH_BYTES))
+        batches = len(answer) // len(BATCH)
+        assert batches, f"nothing came at {offset}"
+        offset += batches * records
+    return time.perf_counter() - begun
+
+
+def _bare_gets(folder: str) -> float:
+    """The same objects in chunks of the same size, one after the other, through a socket, and nothing done with
+    them."""
+    with serving(["bench.tier", f"{folder}/store"], os.path.join(folder, "bare.log")) as server:
+        with closing(RawClient(server.address)) as client:
+            begun = time.perf_counter()
+            while len(client.exchange(NEXT)) > 1:
+                pass
+            return time.perf_counter() - begun
+
+
+async def _serve_gets(root: str) -> None:
+    """The floor: every frame asks for the next chunk; an answer of one byte is the end."""
+    store = open_store(f"file://{root}", {}, Patience(), random.Random(1))
+    objects = [each for each in await store.objects("") if each.name.endswith(".log")]
+    ranges = [(each, position) for each in objects for position in range(0, each.size, CHUNK_BYTES)]
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(asyncio.IncompleteReadError):
+            for each, position in ranges:
+                await reader.readexactly(len(NEXT))
+                data = await store.read(each.name, position, min(CHUNK_BYTES, each.size - position))
+                writer.writelines((_SIZE.pack(len(data)), data))
+                await writer.drain()
+            await reader.readexactly(len(NEXT))
+            writer.write(_SIZE.pack(1) + b"0")
+            await reader.read()
+        writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    print(f"ready bootstrap=127.0.0.1:{server.sockets[0].getsockname()[1]}", flush=True)
+    await server.serve_forever()
+
+
+def _produce_beside(server: Server) -> Line:
+    """One producer that waits for each batch, alone and while another connection reads history as fast as it comes."""
+    with closing(RawClient(server.address)) as client:
+        client.create(OTHER)
+        client.produce(OTHER, SMALL, PRODUCES // 4, 1)
+        alone, beside = [], []
+        for _ in range(2):
+            alone += client.produce(OTHER, SMALL, PRODUCES // 2, 1).latencies_s
+            with _reading(server):
+                beside += client.produce(OTHER, SMALL, PRODUCES // 2, 1).latencies_s
+    p99 = [percentile(values, 0.99) * 1_000 for values in (alone, beside)]
+    factor = p99[1] / p99[0]
+    return Line(
+        "tier: produce p99 beside a reader", f"{factor:.2f}", f"≤ {P99_FACTOR}", factor <= P99_FACTOR,
+        f"{p99[0]:.2f} ms alone, {p99[1]:.2f} ms beside it", {"p99_ms": p99},
+    )  # fmt: skip
+
+
+@contextmanager
+def _reading(server: Server) -> Iterator[None]:
+    ended = threading.Event()
+
+    def read() -> None:
+        with closing(RawClient(server.address)) as client, contextlib.suppress(OSError):
+            until, records, offset = _status(client)["local_start_offset"], records_in(BATCH), 0
+            while not ended.is_set():
+                offset += len(client.exchange(fetch_frame(TOPIC, offset, FETCH_BYTES))) // len(BATCH) * records
+                offset = offset if offset < until else 0
+
+    reader = threading.Thread(target=read, daemon=True)
+    reader.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        reader.join()
+
+
+if __name__ == "__main__":
+    uvloop.run(_serve_gets(sys.argv[1]))

@@ -1,0 +1,192 @@
+"""The store as a whole: orphans found and removed, damage found, streams made again from the bucket alone."""
+
+from pathlib import Path
+from uuid import UUID, uuid4
+
+import pytest
+
+from tests.server.client import EARLIEST
+from tests.server.many import ClusterWorld
+from tests.server.operating import NEVER_STABLE_MS, admin, ask_admin, create_on, lead
+from tests.server.world import Server, until
+from tests.tier.segments import remote
+from tests.tier.tiered import (
+    TIERED,
+    read_numbers,
+    settings,
+    stored,
+    tiered_cluster,
+    until_tiered,
+    write,
+)
+from tidelog.tier.layout import INDEXES, LOG, StreamPlace, id_text
+from tidelog.tier.metadata import SegmentState
+from tidelog.tier.recovery import compare
+from tidelog.tier.store import StoredObject
+from tidelog.wire.errors import ErrorCode
+
+PLACE = StreamPlace("t", UUID(int=3), 0)
+
+
+@pytest.fixture(autouse=True)
+def _leaders_stay(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tidelog.server.controller.STABLE_MS", NEVER_STABLE_MS)
+
+
+def test_a_listing_is_compared_with_what_is_known() -> None:
+    finished = remote(0, 9, state=SegmentState.COPY_FINISHED)
+    half = remote(10, 19, state=SegmentState.COPY_FINISHED)
+    coming, unknown = remote(20, 29), remote(0, 9)
+    names = [
+        PLACE.manifest,
+        PLACE.object_name(finished, LOG),
+        PLACE.object_name(finished, INDEXES),
+        PLACE.object_name(half, LOG),
+        PLACE.object_name(coming, LOG),
+        PLACE.object_name(unknown, LOG),
+        f"{PLACE.folder}/notes.txt",
+    ]
+    found = compare(PLACE, [StoredObject(name, 5, 0) for name in names], [finished, half, coming])
+    assert [each.name for each in found.orphans] == [PLACE.object_name(unknown, LOG)]
+    assert found.foreign == (f"{PLACE.folder}/notes.txt",)
+    assert found.missing == (PLACE.object_name(half, INDEXES),)
+    assert found.under_way == 1
+
+
+async def test_a_scrub_reports_orphans_and_removes_them_when_it_is_told_to(
+    cluster: ClusterWorld, tmp_path: Path
+) -> None:
+    leader = await tiered_cluster(cluster, tmp_path)
+    await write(leader, 30)
+    await until_tiered(cluster, 20)
+    folder = stored(tmp_path)[0].parent
+    orphan = folder / f"{7:020d}-{id_text(uuid4())}.log"
+    orphan.write_bytes(b"left behind")
+    (folder / "notes.txt").write_bytes(b"not ours")
+    found = await admin(leader, "tier-scrub", topic="t", partition=0)
+    assert [Path(name).name for name in found["orphans"]] == [orphan.name]
+    assert (found["orphan_bytes"], found["removed"], found["missing"]) == (11, 0, [])
+    assert orphan.exists()
+    found = await admin(leader, "tier-scrub", topic="t", partition=0, remove=True)
+    assert found["removed"] == 1
+    assert not orphan.exists()
+    assert (folder / "notes.txt").exists()
+    assert await read_numbers(leader) == list(range(30))
+
+
+async def test_a_check_reads_every_chunk(cluster: ClusterWorld, tmp_path: Path) -> None:
+    leader = await tiered_cluster(cluster, tmp_path)
+    await write(leader, 30)
+    await until_tiered(cluster, 20)
+    base = leader.replica("t").remote.readable()[0].base_offset
+    good = await admin(leader, "tier-check", topic="t", partition=0, base_offset=base)
+    assert good["wrong"] == ""
+    assert good["bytes"] > 900_000
+    path = next(path for path in stored(tmp_path) if path.suffix == ".log")
+    content = bytearray(path.read_bytes())
+    content[500_000] ^= 1
+    path.write_bytes(content)
+    bad = await admin(leader, "tier-check", topic="t", partition=0, base_offset=base)
+    assert "checksum" in bad["wrong"]
+
+
+async def test_status_says_how_the_stream_stands(cluster: ClusterWorld, tmp_path: Path) -> None:
+    leader = await tiered_cluster(cluster, tmp_path)
+    await write(leader, 35)
+    await until_tiered(cluster, 30)
+    found = await admin(leader, "tier-status", topic="t", partition=0)
+    assert (found["start_offset"], found["local_start_offset"], found["copied_until"]) == (0, 30, 30)
+    assert found["high_watermark"] == 35
+    assert found["RemoteLogSizeBytes"] > 2_900_000
+    assert (found["RemoteCopyLagSegments"], found["RemoteDeleteLagSegments"], found["overdue_bytes"]) == (0, 0, 0)
+    assert found["node"]["RemoteCopyRequests"] == 3
+    other = next(server for server in cluster.servers.values() if server is not leader)
+    refused = await ask_admin(other, "tier-status", topic="t", partition=0)
+    assert refused.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+
+async def recovered(cluster: ClusterWorld, tmp_path: Path, topic: str = "") -> Server:
+    """All nodes lose their disks; a new cluster is founded and told to recover."""
+    for node in (1, 2, 3):
+        await cluster.stop_node(node)
+        cluster.wipe(node)
+    await cluster.start(3, **settings(tmp_path))
+    await admin(cluster.any, "tier-recover", topic=topic)
+    leader = await cluster.until_led("t")
+    await until(lambda: not leader.replica("t").remote.is_blank)
+    return leader
+
+
+async def test_topics_are_made_again_from_the_bucket_alone(cluster: ClusterWorld, tmp_path: Path) -> None:
+    leader = await tiered_cluster(cluster, tmp_path)
+    await create_on(cluster.any, "u", [1, 2, 3], [1, 2, 3], **TIERED, segment_ms="77000")
+    await write(await lead(cluster, "u", 1), 25, topic="u")
+    await write(leader, 35)
+    await until_tiered(cluster, 30)
+    await until_tiered(cluster, 20, topic="u")
+    topic_id = leader.broker.state.topics["t"].id
+    leader = await recovered(cluster, tmp_path)
+    assert leader.broker.state.topics["t"].id == topic_id
+    assert leader.broker.state.topics["u"].configs["segment.ms"] == "77000"
+    assert len(leader.broker.state.topics["u"].partitions) == 2
+    assert await read_numbers(leader) == list(range(30)), "what was only on the disks is lost with them"
+    await write(leader, 25, first=30)
+    await until_tiered(cluster, 40)
+    assert await read_numbers(leader) == list(range(55))
+    other = await cluster.until_led("u")
+    await until(lambda: not other.replica("u").remote.is_blank)
+    assert await read_numbers(other, topic="u") == list(range(20))
+
+
+async def test_a_recovered_stream_begins_where_records_were_deleted_up_to(
+    cluster: ClusterWorld, tmp_path: Path
+) -> None:
+    leader = await tiered_cluster(cluster, tmp_path)
+    await write(leader, 35)
+    await until_tiered(cluster, 30)
+    replica = leader.replica("t")
+    replica.move_start(5, replica.now() + 5_000, lambda _: None)
+    await until(lambda: replica.start_offset == 5)
+    manifest = next(path for path in stored(tmp_path) if path.name == "manifest.json")
+    await until(lambda: b'"start_offset": 5' in manifest.read_bytes())
+    leader = await recovered(cluster, tmp_path, "t")
+    client = await leader.connect()
+    assert (await client.list_offset("t", EARLIEST)).offset == 5
+    assert await read_numbers(leader, offset=5) == list(range(5, 30))
+
+
+async def test_segments_that_the_manifest_does_not_name_yet_are_found(cluster: ClusterWorld, tmp_path: Path) -> None:
+    leader = await tiered_cluster(cluster, tmp_path)
+    await write(leader, 15)
+    manifest = None
+
+    def described() -> bool:
+        nonlocal manifest
+        manifest = next((path for path in stored(tmp_path) if path.name == "manifest.json"), None)
+        return manifest is not None and b'"last_offset": 9' in manifest.read_bytes()
+
+    await until(described)
+    assert manifest is not None
+    old = manifest.read_bytes()
+    await write(leader, 20, first=15)
+    await until_tiered(cluster, 30)
+    for node in (1, 2, 3):
+        await cluster.stop_node(node)
+        cluster.wipe(node)
+    manifest.write_bytes(old)
+    await cluster.start(3, **settings(tmp_path))
+    await admin(cluster.any, "tier-recover", topic="t")
+    leader = await cluster.until_led("t")
+    await until(lambda: not leader.replica("t").remote.is_blank)
+    assert await read_numbers(leader) == list(range(30))
+
+
+async def test_a_topic_that_is_not_there_or_not_lost_is_not_recovered(cluster: ClusterWorld, tmp_path: Path) -> None:
+    leader = await tiered_cluster(cluster, tmp_path)
+    await write(leader, 25)
+    await until_tiered(cluster, 20)
+    for name, why in (("t", "is in the cluster"), ("nowhere", "is not in the store")):
+        refused = await ask_admin(leader, "tier-recover", topic=name)
+        assert refused.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        assert why in (refused.error_message or "")
+    assert (await admin(leader, "tier-recover", topic=""))["topics"] == []

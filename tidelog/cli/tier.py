@@ -1,0 +1,165 @@
+"""`tidelog tier`: streams whose history is in an object store.
+
+`status` shows how streams stand between disk and store, `scrub` compares the store with what the streams know of it,
+and `recover` makes topics again of which only the store is left. What is asked about a stream is asked of its leader.
+"""
+
+import argparse
+import sys
+import time
+from typing import Any
+
+from tidelog.cli import CommandError
+from tidelog.cli.admin import RETRY_S, Admin, PartitionRow, Refused
+from tidelog.cli.client import add_bootstrap, stream_name
+from tidelog.cli.link import Unreachable
+from tidelog.cli.output import StatusLine, show, show_json, table
+
+LEADER_S_MAX = 10.0
+WORK_S_MAX = 300.0  # for one answer that reads or lists the store
+
+
+def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    parser = commands.add_parser("tier", help="streams whose history is in an object store")
+    actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
+    status = actions.add_parser("status", help="how streams stand between disk and store")
+    status.add_argument("streams", metavar="STREAM", type=stream_name, nargs="*", help="default: all that are tiered")
+    scrub = actions.add_parser(
+        "scrub",
+        help="compare the store with what the streams know of it",
+        description="Lists the store and reports objects that nobody knows of and such that are missing. Exit status 1 "
+        "when history is missing or damaged.",
+    )
+    scrub.add_argument("streams", metavar="STREAM", type=stream_name, nargs="*", help="default: all that are tiered")
+    scrub.add_argument("--remove", action="store_true", help="remove objects that nobody knows of")
+    scrub.add_argument("--read", action="store_true", help="read everything and compare its checksums")
+    recover = actions.add_parser(
+        "recover",
+        help="make topics again of which only the store is left",
+        description="For a new cluster with the old one's store. Topics come back with their ids, settings and all "
+        "that was in the store; what was only on the lost disks is lost.",
+    )
+    recover.add_argument("stream", metavar="STREAM", type=stream_name, nargs="?", help="default: all in the store")
+    for action in (status, scrub, recover):
+        action.add_argument("--json", action="store_true", help="print JSON")
+        add_bootstrap(action)
+
+
+def run(options: argparse.Namespace) -> int:
+    admin = Admin(options.bootstrap)
+    try:
+        match options.action:
+            case "status":
+                return _status(admin, options)
+            case "scrub":
+                return _scrub(admin, options)
+            case _:
+                return _recover(admin, options)
+    finally:
+        admin.close()
+
+
+def _at_leader(admin: Admin, row: PartitionRow, method: str, timeout_s: float, **content: object) -> Any:
+    """The answer of the partition's leader, whoever that is by then."""
+    give_up = time.monotonic() + LEADER_S_MAX
+    while True:
+        try:
+            if row.leader < 0:
+                raise Refused(0, f"{row.name} has no leader now")
+            return admin.call_node(
+                row.leader, method, timeout_s, topic=row.topic, partition=row.partition, **content
+            )  # fmt: skip
+        except (Refused, Unreachable) as error:
+            moving = isinstance(error, Unreachable) or error.for_now or error.code == 0
+            if not moving or time.monotonic() >= give_up:
+                raise CommandError(f"{row.name}: {error}") from None
+        time.sleep(RETRY_S)
+        row = next((each for each in admin.partitions(row.topic) if each.partition == row.partition), row)
+
+
+def _tiered(admin: Admin, names: list[str]) -> list[tuple[PartitionRow, dict[str, Any]]]:
+    """The partitions asked for, or all that are tiered, with their status."""
+    rows = [row for name in names for row in admin.partitions(name)] if names else admin.partitions()
+    found: list[tuple[PartitionRow, dict[str, Any]]] = []
+    for row in rows:
+        status = _at_leader(admin, row, "tier-status", LEADER_S_MAX)
+        if names or status["enabled"] or status["RemoteLogMetadataCount"]:
+            found.append((row, status))
+    return found
+
+
+def _status(admin: Admin, options: argparse.Namespace) -> int:
+    found = _tiered(admin, options.streams)
+    if options.json:
+        show_json([{"stream": row.topic, "partition": row.partition, **status} for row, status in found])
+        return 0
+    if not found:
+        show("no stream is tiered")
+        return 0
+    header = ("STREAM", "BEGINS", "ON DISK FROM", "COPIED UNTIL", "ENDS", "IN STORE", "ON DISK", "TO COPY", "OVERDUE")
+    rows = [
+        (
+            row.name, s["start_offset"], s["local_start_offset"], s["copied_until"], s["high_watermark"],
+            s["RemoteLogSizeBytes"], s["local_bytes"], s["RemoteCopyLagBytes"], s["overdue_bytes"],
+        )
+        for row, s in found
+    ]  # fmt: skip
+    show(table(header, rows))
+    return 0
+
+
+def _scrub(admin: Admin, options: argparse.Namespace) -> int:
+    line = StatusLine(sys.stderr)
+    results: list[dict[str, Any]] = []
+    wrong: list[str] = []
+    for row, _ in _tiered(admin, options.streams):
+        found = _at_leader(admin, row, "tier-scrub", WORK_S_MAX, remove=options.remove)
+        wrong += [f"{name} is missing" for name in found["missing"]]
+        checked = 0
+        for base_offset in found["segments"] if options.read else ():
+            answer = _at_leader(admin, row, "tier-check", WORK_S_MAX, base_offset=base_offset)
+            checked += answer["bytes"]
+            line.show(f"{row.name}: {checked >> 20} MiB checked")
+            if answer["wrong"]:
+                wrong.append(f"{row.name}, segment {base_offset}: {answer['wrong']}")
+        results.append({"stream": row.topic, "partition": row.partition, "checked_bytes": checked, **found})
+    line.clear()
+    if options.json:
+        show_json({"streams": results, "problems": wrong})
+        return 1 if wrong else 0
+    for result in results:
+        for name in result["orphans"]:
+            show(f"{'removed' if options.remove else 'nobody knows of'} {name}")
+        for name in result["foreign"]:
+            show(f"{name} is not of ours, and is left alone")
+    for problem in wrong:
+        show(problem)
+    objects, orphans = (sum(result[key] for result in results) for key in ("objects", "orphan_bytes"))
+    show(f"streams: {len(results)}, objects: {objects}, bytes that nobody knows of: {orphans}")
+    show(f"{len(wrong)} problems" if wrong else "all in order")
+    return 1 if wrong else 0
+
+
+def _recover(admin: Admin, options: argparse.Namespace) -> int:
+    made = admin.call("tier-recover", WORK_S_MAX, topic=options.stream or "")["topics"]
+    line = StatusLine(sys.stderr)
+    rows = [row for name in made for row in admin.partitions(name)]
+    give_up = time.monotonic() + WORK_S_MAX
+    for row in rows:
+        while not _is_whole(admin, row):
+            line.show(f"{row.name} is taking up what is in the store")
+            if time.monotonic() >= give_up:
+                raise CommandError(f"{row.name} is not recovered yet: see `tidelog tier status` and the node's log")
+            time.sleep(RETRY_S)
+    line.clear()
+    if options.json:
+        show_json({"topics": made})
+    else:
+        show(f"recovered: {', '.join(made)}" if made else "nothing is in the store that is not in the cluster")
+    return 0
+
+
+def _is_whole(admin: Admin, row: PartitionRow) -> bool:
+    """Whether the stream has taken up its segments: one that begins behind 0 had some."""
+    status = _at_leader(admin, row, "tier-status", LEADER_S_MAX)
+    return not status["local_start_offset"] or status["copied_until"] >= status["local_start_offset"]

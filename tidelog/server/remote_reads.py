@@ -1,0 +1,141 @@
+"""Reads of what is in the object store and no longer on this disk, in the background of the requests that want it.
+
+A read that its request has given up goes on: what it fetches is in the cache when the client asks again. Store errors
+become one of two answers: OFFSET_OUT_OF_RANGE when the log start has passed the offset meanwhile, else a storage error,
+which clients retry. The loop never waits, so producers and readers of the tail do not notice.
+
+Bounds: bytes on their way from the store (`remote.log.reader.bytes.max`), bytes a second (the fetch quota: while it is
+used up, no read is begun), and the caches' budgets.
+"""
+
+import asyncio
+import logging
+import os
+from collections.abc import Callable, Sequence
+from concurrent.futures import Executor
+from typing import TYPE_CHECKING
+
+from tidelog.server.replica import Replica
+from tidelog.tier.cache import DiskCache, InFlight
+from tidelog.tier.errors import TierError
+from tidelog.tier.layout import StreamPlace
+from tidelog.tier.metadata import RemoteSegment
+from tidelog.tier.quota import ByteRate
+from tidelog.tier.reading import RemoteReader
+from tidelog.tier.sealing import KeyRing
+from tidelog.tier.store import ObjectStore
+from tidelog.wire.errors import ErrorCode
+
+if TYPE_CHECKING:
+    from tidelog.server.broker import Broker
+
+log = logging.getLogger(__name__)
+
+CHUNK_FOLDER = "remote-log-chunk-cache"
+INDEX_FOLDER = "remote-log-index-cache"
+INDEX_MEMORY_BYTES = 16 << 20
+
+
+class RemoteRead:
+    """One read under way."""
+
+    __slots__ = ("bytes_max", "done", "error", "pieces")
+
+    def __init__(self, bytes_max: int) -> None:
+        self.bytes_max = bytes_max
+        self.done = False
+        self.error = ErrorCode.NONE
+        self.pieces: Sequence[memoryview] = ()
+
+
+class RemoteReads:
+    def __init__(self, broker: "Broker", store: ObjectStore, ring: KeyRing | None, executor: Executor) -> None:
+        settings = broker.settings
+        self._broker = broker
+        self.rate = ByteRate(settings.remote_log_manager_fetch_max_bytes_per_second, broker.now())
+        room = InFlight(settings.remote_log_reader_bytes_max)
+
+        self.chunks = DiskCache(
+            os.path.join(settings.data_dir, CHUNK_FOLDER), settings.remote_log_chunk_cache_total_size_bytes,
+            settings.remote_log_chunk_memory_bytes, room, executor, keeps_first=False,
+        )  # fmt: skip
+        self.indexes = DiskCache(
+            os.path.join(settings.data_dir, INDEX_FOLDER), settings.remote_log_index_file_cache_total_size_bytes,
+            INDEX_MEMORY_BYTES, room, executor, keeps_first=True,
+        )  # fmt: skip
+        ahead = settings.remote_log_reader_prefetch
+        self.reader = RemoteReader(store, self.chunks, self.indexes, ring, ahead, executor, self._fetched)
+        self._tasks: set[asyncio.Task[None]] = set()
+        self.requests = self.errors = self.bytes = 0
+
+    def begin(
+        self,
+        replica: Replica,
+        place: StreamPlace,
+        offset: int,
+        bytes_max: int,
+        wake: Callable[[], None],
+        *,
+        first: bool,
+    ) -> RemoteRead | None:
+        """Read from `offset` on; `wake` is called when it is done. None while the quota is used up."""
+        if self.rate.wait_ms(self._broker.now()):
+            return None
+        self.requests += 1
+        read = RemoteRead(bytes_max)
+        task = asyncio.get_running_loop().create_task(self._read(replica, place, offset, read, wake, first=first))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return read
+
+    async def first_at_time(
+        self, replica: Replica, place: StreamPlace, timestamp: int
+    ) -> tuple[int, int] | None:  # fmt: skip
+        """(offset, time) of the first record at or after a time that is not on this disk. Raises TierError."""
+        for segment in replica.remote.reaching(timestamp):
+            if segment.base_offset >= replica.log.start_offset:
+                return None  # from here on the disk has everything
+            found = await self.reader.first_at_time(place, segment, timestamp, replica.start_offset)
+            if found is not None:
+                return found if found[0] < replica.log.start_offset else None
+        return None
+
+    def forget(self, segment: RemoteSegment) -> None:
+        self.reader.forget(segment)
+
+    def close(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+
+    def _fetched(self, size: int) -> None:
+        self.bytes += size
+        self.rate.charge(size, self._broker.now())
+
+    async def _read(
+        self,
+        replica: Replica,
+        place: StreamPlace,
+        offset: int,
+        read: RemoteRead,
+        wake: Callable[[], None],
+        *,
+        first: bool,
+    ) -> None:
+        try:
+            segment = replica.remote.find(offset)
+            if segment is None:
+                raise TierError(f"no readable remote segment holds offset {offset}")
+            read.pieces = await self.reader.read(place, replica.remote, segment, offset, read.bytes_max, first=first)
+        except TierError as error:
+            if offset < replica.start_offset:
+                read.error = ErrorCode.OFFSET_OUT_OF_RANGE  # deleted meanwhile
+            else:
+                self.errors += 1
+                log.error("stream %d cannot be read from the store at offset %d: %s", replica.stream, offset, error)
+                read.error = ErrorCode.KAFKA_STORAGE_ERROR
+        except Exception:  # a fault of ours: whoever waits must not wait for ever
+            self.errors += 1
+            log.exception("stream %d cannot be read from the store at offset %d", replica.stream, offset)
+            read.error = ErrorCode.KAFKA_STORAGE_ERROR
+        read.done = True
+        wake()

@@ -1,0 +1,340 @@
+"""What a leader does about its stream's remote segments: clean up, expire, delete, copy, describe.
+
+One visit (`TierStream.visit`) does all that there is to do, in this order:
+
+0. A stream that begins behind 0, tiered, and without remote segments, is one that is made again from the store: what
+its
+   manifest there names is adopted, by one entry.
+1. Segments whose copy or deletion nobody is at work on are deleted: left by a leader that failed, or lost its office.
+2. The log start moves past what total retention gives up, by an entry; then what lies before it is deleted.
+3. Closed segments below the commit index are copied, in order, each under a fresh id: STARTED is committed before the
+   first byte is sent, FINISHED when both objects are there. A copy that fails is deleted again.
+4. The stream's manifest in the store is written anew if anything has changed.
+
+Whoever is not the leader any more cannot commit, and stops where it is; the next leader begins with 1.
+"""
+
+import asyncio
+import logging
+import struct
+import uuid
+from typing import TYPE_CHECKING
+
+from tidelog import faults
+from tidelog.raft import Refusal
+from tidelog.server.clock import wall_ms
+from tidelog.server.replica import Replica
+from tidelog.storage.disk import File
+from tidelog.storage.readers import SegmentReader
+from tidelog.storage.segment import Segment
+from tidelog.tier.copying import SegmentCopy, copy_segment, delete_segment
+from tidelog.tier.errors import ObjectMissingError, TierError
+from tidelog.tier.image import SegmentImage, image_of
+from tidelog.tier.layout import StreamManifest, StreamPlace
+from tidelog.tier.metadata import (
+    Event,
+    Outcome,
+    RemoteLog,
+    RemoteSegment,
+    SegmentAdded,
+    SegmentMoved,
+    SegmentsAdopted,
+    SegmentState,
+)
+from tidelog.tier.recovery import recoverable
+from tidelog.tier.retention import Retention, log_start, may_copy
+from tidelog.tier.sealing import Seal
+from tidelog.wire.batch import ATTRIBUTE_COMPRESSION, HEADER_BYTES, read_facts
+
+if TYPE_CHECKING:
+    from tidelog.server.tiering import Tiering
+
+log = logging.getLogger(__name__)
+
+RECORD_MS = 30_000
+COPIES_A_VISIT = 16  # others wait for their turn
+_ATTRIBUTES = struct.Struct(">h")
+_ATTRIBUTES_AT = 21
+
+
+class NotLeaderError(TierError):
+    """This node does not lead the stream any more: somebody else goes on."""
+
+
+class RaftMetadata:
+    """`RemoteMetadata` in the stream's own Raft group."""
+
+    def __init__(self, replica: Replica) -> None:
+        self._replica = replica
+
+    @property
+    def log(self) -> RemoteLog:
+        return self._replica.remote
+
+    async def record(self, event: Event) -> Outcome:
+        replica = self._replica
+        id_ = _segment_id(event)
+        before = None if id_ is None else replica.remote.segment(id_)
+        done: asyncio.Future[Refusal | None] = asyncio.get_running_loop().create_future()
+
+        def finish(refusal: Refusal | None) -> None:
+            if not done.done():
+                done.set_result(refusal)
+
+        replica.record_remote(event, replica.now() + RECORD_MS, finish)
+        refusal = await done
+        if refusal is not None:
+            raise NotLeaderError(f"stream {replica.stream}: {refusal.reason.value}")
+        if isinstance(event, SegmentsAdopted) or id_ is None:
+            return Outcome.REFUSED if replica.remote.is_blank else Outcome.APPLIED
+        after = replica.remote.segment(id_)
+        wanted = SegmentState.COPY_STARTED if isinstance(event, SegmentAdded) else event.state
+        there = after.state if after is not None else SegmentState.DELETE_FINISHED
+        if there is not wanted:
+            return Outcome.REFUSED
+        return Outcome.REPEATED if before is not None and before.state is wanted else Outcome.APPLIED
+
+
+def _segment_id(event: Event) -> uuid.UUID | None:
+    match event:
+        case SegmentAdded(segment):
+            return segment.id
+        case SegmentMoved(id_):
+            return id_
+        case SegmentsAdopted():
+            return None
+
+
+class TierStream:
+    """One stream that this node leads."""
+
+    def __init__(self, tiering: "Tiering", replica: Replica, place: StreamPlace) -> None:
+        self._tiering = tiering
+        self._replica = replica
+        self._metadata = RaftMetadata(replica)
+        self._place = place
+        self._copying: uuid.UUID | None = None
+        self._described: bytes | None = None
+        """The manifest as this node has last put it."""
+
+    @property
+    def replica(self) -> Replica:
+        return self._replica
+
+    async def visit(self) -> None:
+        """Raises TierError when something could not be done; the next visit tries again."""
+        self._check_leading()
+        await self._adopt()
+        await self._clean_up()
+        await self._expire()
+        config = self._replica.config
+        if config.remote and config.remote_copy:
+            for _ in range(COPIES_A_VISIT):
+                segment = self._next_to_copy()
+                if segment is None:
+                    break
+                await self._describe()  # whose the objects are must be known before there are any
+                await self._copy(segment)
+                await self._expire()
+        if self._described is not None or len(self._metadata.log):
+            await self._describe()
+
+    def _check_leading(self) -> None:
+        if not self._replica.ready:
+            raise NotLeaderError(f"stream {self._replica.stream} is not led here any more")
+
+    async def _adopt(self) -> None:
+        found = self._tiering.partition_of(self._replica)
+        if not self._metadata.log.is_blank or found is None or not found.start_offset:
+            return
+        try:
+            adopted = await recoverable(self._tiering.store, self._place)
+        except ObjectMissingError:
+            return  # restored from a backup: nothing of it was ever in the store
+        if adopted.copied_until != found.start_offset:
+            raise TierError(
+                f"{self._place.folder} ends at {adopted.copied_until}, the stream begins at {found.start_offset}"
+            )
+        await self._metadata.record(SegmentsAdopted(adopted.encode()))
+
+    # Deleting
+
+    async def _clean_up(self) -> None:
+        for segment in self._metadata.log.segments():
+            left = segment.state is SegmentState.COPY_STARTED and segment.id != self._copying
+            if left or segment.state is SegmentState.DELETE_STARTED:
+                await self._delete(segment)
+
+    async def _expire(self) -> None:
+        replica, remote = self._replica, self._metadata.log
+        start = self._wanted_start()
+        if start is not None and start > replica.start_offset:
+            await self._move_start(start)
+        for segment in remote.readable():
+            if segment.next_offset > replica.start_offset:
+                break
+            await self._delete(segment)
+
+    def _wanted_start(self) -> int | None:
+        replica, config = self._replica, self._replica.config
+        if not config.remote:  # tiering was taken back: what is in the store goes (KIP-950)
+            return replica.log.start_offset if config.remote_delete_on_disable else None
+        return log_start(
+            self._metadata.log.readable(),
+            replica.log.segments_view(),
+            self._metadata.log.copied_until,
+            bounds_of(replica),
+            wall_ms(),
+        )
+
+    async def _move_start(self, offset: int) -> None:
+        """The log start moves before anything is deleted, so that nobody is sent to what is not there."""
+        replica = self._replica
+        done: asyncio.Future[Refusal | None] = asyncio.get_running_loop().create_future()
+        replica.move_start(offset, replica.now() + RECORD_MS, lambda r: None if done.done() else done.set_result(r))
+        refusal = await done
+        if refusal is not None:
+            raise NotLeaderError(f"stream {replica.stream}: {refusal.reason.value}")
+
+    async def _delete(self, segment: RemoteSegment) -> None:
+        if segment.state is not SegmentState.DELETE_STARTED:
+            await self._move(segment, SegmentState.DELETE_STARTED)
+        if faults.ARMED:
+            faults.hit("tier.delete.started")
+        self._tiering.reads.forget(segment)
+        self._tiering.deletes += 1
+        try:
+            await delete_segment(self._tiering.store, self._place, segment)
+        except TierError:
+            self._tiering.delete_errors += 1
+            raise
+        if faults.ARMED:
+            faults.hit("tier.delete.objects-gone")
+        await self._move(segment, SegmentState.DELETE_FINISHED)
+
+    async def _move(self, segment: RemoteSegment, state: SegmentState) -> Outcome:
+        return await self._metadata.record(SegmentMoved(segment.id, state, wall_ms()))
+
+    # Copying
+
+    def _next_to_copy(self) -> Segment | None:
+        self._check_leading()
+        replica = self._replica
+        done_until = max(self._metadata.log.copied_until, replica.start_offset)
+        committed = min(replica.group.commit, replica.log.durable_index)
+        views, bounds = replica.log.segments_view(), bounds_of(replica)
+        for number, segment in enumerate(replica.log.closed_segments()):
+            if segment.next_offset <= done_until:
+                continue
+            if segment.last_index > committed or not may_copy(views, number, bounds, wall_ms()):
+                return None
+            return segment
+        return None
+
+    async def _copy(self, local: Segment) -> None:
+        replica, tiering = self._replica, self._tiering
+        reader = replica.log.reader_of(local)
+        image = await tiering.in_thread(_image, local, reader, self._metadata.log.copied_until)
+        if image is None:
+            return
+        newest, compressed = await tiering.in_thread(_looked_through, image, reader.file, local)
+        segment = RemoteSegment(
+            uuid.uuid4(), image.base_offset, image.next_offset - 1, image.size, newest, image.epochs,
+            tiering.node, wall_ms(),
+        )  # fmt: skip
+        compress = tiering.compress and not compressed
+        copy = SegmentCopy(
+            self._place, segment, image, reader.file.read_at, producers_until(replica, image.next_offset),
+            Seal.new(segment.id, compress=compress, ring=tiering.ring),
+        )  # fmt: skip
+        self._copying = segment.id
+        try:
+            if await self._metadata.record(SegmentAdded(segment, replica.start_offset)) is Outcome.REFUSED:
+                raise TierError(f"segment {segment.id} was refused")
+            await self._upload(copy)
+        finally:
+            self._copying = None
+
+    async def _upload(self, copy: SegmentCopy) -> None:
+        tiering, segment = self._tiering, copy.segment
+        tiering.copies += 1
+        try:
+            if faults.ARMED:
+                faults.hit("tier.copy.started")
+            await copy_segment(tiering.store, copy, tiering.pause_copy, tiering.executor)
+            if faults.ARMED:
+                faults.hit("tier.copy.indexes-put")
+            outcome = await self._move(segment, SegmentState.COPY_FINISHED)
+        except NotLeaderError:
+            raise
+        except (TierError, OSError) as error:
+            tiering.copy_errors += 1
+            log.warning("stream %d: segment %s was not copied: %s", self._replica.stream, segment.id, error)
+            await self._delete(segment)
+            raise TierError(str(error)) from None
+        if faults.ARMED:
+            faults.hit("tier.copy.finished")
+        if outcome is Outcome.REFUSED:
+            await self._delete(segment)
+        else:
+            tiering.copied_bytes += segment.size
+
+    # Describing
+
+    async def _describe(self) -> None:
+        topic = self._tiering.topic_of(self._replica)
+        if topic is None:
+            return
+        remote = self._metadata.log
+        manifest = StreamManifest(
+            self._tiering.cluster_id, self._place, self._replica.start_offset, topic.configs, len(topic.partitions),
+            tuple(remote.readable()),
+        ).encode()  # fmt: skip
+        if manifest == self._described:
+            return
+        if faults.ARMED:
+            faults.hit("tier.manifest")
+        await self._tiering.store.put(self._place.manifest, manifest)
+        self._described = manifest
+
+
+def bounds_of(replica: Replica) -> Retention:
+    config = replica.config
+    if not config.remote_copy:  # what is not copied is kept as if there were no store
+        return Retention(config.retention_ms, config.retention_bytes)
+    return Retention(
+        config.retention_ms, config.retention_bytes, config.local_retention_ms, config.local_retention_bytes,
+        config.copy_lag_ms, config.copy_lag_bytes,
+    )  # fmt: skip
+
+
+def producers_until(replica: Replica, offset: int) -> bytes:
+    """The idempotent producers, without the batches at or behind an offset: those are not in the segment.
+
+    A stream that is made again from the store must not take a batch that was lost for one it has.
+    """
+    return replica.producers.encode(wall_ms(), until_offset=offset)
+
+
+def _image(local: Segment, reader: SegmentReader, from_offset: int) -> SegmentImage | None:
+    """In a thread."""
+    return image_of(local, reader.rows(), from_offset)
+
+
+def _looked_through(image: SegmentImage, file: File, local: Segment) -> tuple[int, bool]:
+    """(newest time of its records, whether the first batch is compressed). In a thread.
+
+    The index knows the newest time of a whole segment; of one that is copied from its middle on, the batches do.
+    """
+    position, _ = image.runs[0]
+    (attributes,) = _ATTRIBUTES.unpack_from(file.read_at(position, HEADER_BYTES), _ATTRIBUTES_AT)
+    compressed = bool(attributes & ATTRIBUTE_COMPRESSION)
+    if image.base_offset == local.base_offset:
+        return image.newest_timestamp, compressed
+    newest = -1
+    for start, size in image.runs:
+        at = start
+        while at < start + size:
+            length, _, _, timestamp = read_facts(file.read_at(at, HEADER_BYTES))
+            newest, at = max(newest, timestamp), at + length
+    return newest, compressed

@@ -1,0 +1,289 @@
+"""The object store, as tiering uses it: put, read a range, delete, list. A folder, S3 and compatibles, GCS, Azure.
+
+Every call ends: it has a deadline, which grows with the bytes it moves, and a bounded number of tries with pauses
+that double and vary. What it could not do it says by name (`errors`). Every call can be repeated: putting an object
+again replaces it, deleting one that is not there is done already. A try that is given up may still take effect later;
+so names are never used for two things (a fresh id each try), and the scrubber finds what such a try has left.
+
+What a store has acknowledged is durable; for a local folder this module sees to that itself, with syncs.
+"""
+
+import asyncio
+import contextlib
+import logging
+import os
+import random
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, Protocol, TypeVar
+from urllib.parse import unquote, urlsplit
+
+import obstore
+from obstore.exceptions import (
+    BaseError,
+    InvalidPathError,
+    NotSupportedError,
+    UnauthenticatedError,
+)
+from obstore.exceptions import PermissionDeniedError as DeniedError
+from obstore.store import LocalStore, from_url
+
+from tidelog.tier.errors import (
+    LayoutError,
+    ObjectMissingError,
+    StoreError,
+    StoreRefusedError,
+    StoreTimeoutError,
+    StoreUnavailableError,
+)
+
+log = logging.getLogger(__name__)
+
+_T = TypeVar("_T")
+
+PART_BYTES = 8 << 20  # of an upload in parts; S3 takes at most 10,000 of them
+PARTS_AT_ONCE = 2
+SCHEMES = ("file", "s3", "s3a", "gs", "az", "azure", "abfs", "abfss", "memory")
+
+Buffer = bytes | bytearray | memoryview
+Parts = Callable[[], AsyncIterator[Buffer]]
+"""Makes the content anew for each try."""
+
+
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """How long and how often."""
+
+    call_s: float = 10.0
+    """A call that moves nothing has so long."""
+    bytes_per_second_min: int = 1 << 20
+    """Slower than this, a try has failed."""
+    tries_max: int = 4
+    pause_s: float = 0.1
+    """Before the second try; then twice as long each time, more or less."""
+    pause_s_max: float = 5.0
+    source_s: float = 120.0
+    """What is put may make us wait so long for its next piece: quotas do."""
+
+    def deadline_s(self, size: int) -> float:
+        return self.call_s + size / self.bytes_per_second_min
+
+
+@dataclass(frozen=True, slots=True)
+class StoredObject:
+    name: str
+    size: int
+    modified_ms: int
+
+
+class ObjectStore(Protocol):
+    async def put(self, name: str, content: Buffer) -> None: ...
+
+    async def put_parts(self, name: str, parts: Parts) -> None:
+        """The deadline is one for each part: what is put slowly on purpose is not given up."""
+        ...
+
+    async def read(self, name: str, position: int, length: int) -> memoryview:
+        """Exactly so many bytes, which must be there."""
+        ...
+
+    async def read_all(self, name: str) -> bytes: ...
+
+    async def delete(self, names: Sequence[str]) -> None: ...
+
+    async def objects(self, prefix: str) -> list[StoredObject]:
+        """Everything below a folder, whose name ends with a slash or is empty."""
+        ...
+
+    async def folders(self, prefix: str) -> list[str]:
+        """The names, without what is before them, of the folders directly in one."""
+        ...
+
+
+class RetriedStore:
+    """An `ObjectStore` over obstore."""
+
+    def __init__(
+        self, store: Any, patience: Patience, rng: random.Random, *, root: str | None = None, prefix: str = ""
+    ) -> None:
+        """`root` is the folder of a local store."""
+        self._store = store
+        self._patience = patience
+        self._rng = rng
+        self._root = root
+        self._prefix = prefix
+        self.tries_failed = 0
+
+    async def put(self, name: str, content: Buffer) -> None:
+        async def once() -> None:
+            await obstore.put_async(self._store, self._prefix + name, content, use_multipart=False)
+            await self._sync(name)
+
+        await self._tried(f"put {name}", once, len(content))
+
+    async def put_parts(self, name: str, parts: Parts) -> None:
+        loop, patience = asyncio.get_running_loop(), self._patience
+        part_s = patience.deadline_s(PART_BYTES * (PARTS_AT_ONCE + 1))
+
+        async def watched(clock: asyncio.Timeout) -> AsyncIterator[Buffer]:
+            source = aiter(parts())
+            while True:
+                clock.reschedule(loop.time() + patience.source_s)
+                piece = await anext(source, None)
+                clock.reschedule(loop.time() + part_s)
+                if piece is None:
+                    return
+                yield piece
+
+        async def once() -> None:
+            async with asyncio.timeout(part_s) as clock:
+                await obstore.put_async(
+                    self._store, self._prefix + name, watched(clock),
+                    chunk_size=PART_BYTES, max_concurrency=PARTS_AT_ONCE,
+                )  # fmt: skip
+                await self._sync(name)
+
+        await self._tried(f"put {name}", once, None)
+
+    async def read(self, name: str, position: int, length: int) -> memoryview:
+        async def once() -> memoryview:
+            data = memoryview(
+                await obstore.get_range_async(self._store, self._prefix + name, start=position, length=length)
+            )
+            if len(data) != length:
+                raise StoreUnavailableError(f"{len(data)} bytes came")
+            return data
+
+        return await self._tried(f"read {length} bytes at {position} of {name}", once, length)
+
+    async def read_all(self, name: str) -> bytes:
+        async def once() -> bytes:
+            answer = await obstore.get_async(self._store, self._prefix + name)
+            return bytes(await answer.buffer_async())
+
+        return await self._tried(f"read {name}", once, 0)
+
+    async def delete(self, names: Sequence[str]) -> None:
+        for name in names:
+
+            async def once(name: str = name) -> None:
+                with contextlib.suppress(FileNotFoundError):  # it is not there: that is what was asked for
+                    await obstore.delete_async(self._store, self._prefix + name)
+
+            await self._tried(f"delete {name}", once, 0)
+
+    async def objects(self, prefix: str) -> list[StoredObject]:
+        async def once() -> list[StoredObject]:
+            found: list[StoredObject] = []
+            async for page in obstore.list(self._store, (self._prefix + prefix).rstrip("/") or None):
+                for item in page:
+                    name = item["path"].removeprefix(self._prefix)
+                    found.append(StoredObject(name, item["size"], int(item["last_modified"].timestamp() * 1000)))
+            return found
+
+        return sorted(await self._tried(f"list {prefix}", once, 0), key=lambda each: each.name)
+
+    async def folders(self, prefix: str) -> list[str]:
+        async def once() -> list[str]:
+            answer = await obstore.list_with_delimiter_async(self._store, (self._prefix + prefix).rstrip("/") or None)
+            return [folder.rstrip("/").rsplit("/", 1)[-1] for folder in answer["common_prefixes"]]
+
+        return sorted(await self._tried(f"list folders of {prefix}", once, 0))
+
+    async def _sync(self, name: str) -> None:
+        if self._root is not None:
+            path = os.path.join(self._root, name)
+            await asyncio.get_running_loop().run_in_executor(None, _sync_with_folders, self._root, path)
+
+    async def _tried(self, what: str, once: Callable[[], Awaitable[_T]], size: int | None) -> _T:
+        """`size` None: the call watches its own time."""
+        patience = self._patience
+        pause_s = patience.pause_s
+        for number in range(1, patience.tries_max + 1):
+            try:
+                async with asyncio.timeout(None if size is None else patience.deadline_s(size)):
+                    return await once()
+            except (Exception, TimeoutError) as error:
+                named = _named(error, what)
+                if named is None:
+                    raise
+                self.tries_failed += 1
+                if number == patience.tries_max or not isinstance(named, StoreTimeoutError | StoreUnavailableError):
+                    raise named from None
+                log.info("the store could not %s (try %d of %d): %s", what, number, patience.tries_max, named)
+            await asyncio.sleep(pause_s * self._rng.uniform(0.5, 1.5))
+            pause_s = min(pause_s * 2, patience.pause_s_max)
+        raise AssertionError("the last try returns or raises")
+
+
+def _named(error: BaseException, what: str) -> StoreError | None:
+    """The error as one of ours; None for a fault of the program."""
+    text = str(error).partition("\n")[0] or repr(error)
+    match error:
+        case StoreError():
+            return type(error)(f"cannot {what}: {text}")
+        case FileNotFoundError():
+            return ObjectMissingError(f"cannot {what}: it is not there")
+        case TimeoutError():
+            return StoreTimeoutError(f"cannot {what}: no answer in time")
+        case PermissionError() | DeniedError() | UnauthenticatedError() | InvalidPathError() | NotSupportedError():
+            return StoreRefusedError(f"cannot {what}: {text}")
+        case BaseError() | OSError():
+            return StoreUnavailableError(f"cannot {what}: {text}")
+        case _:
+            return None
+
+
+def _sync_with_folders(root: str, path: str) -> None:
+    """A file and the folders that name it, up to the store's root."""
+    while True:
+        descriptor = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+        if path == root:
+            return
+        path = os.path.dirname(path)
+
+
+def open_store(url: str, options: Mapping[str, str], patience: Patience, rng: random.Random) -> RetriedStore:
+    """The store that a URL names: `file:///folder`, `s3://bucket/prefix`, `gs://…`, `az://container/prefix`.
+
+    `options` go to the store's client as they are (`endpoint`, `region`, `allow_http`, …); keys and secrets it also
+    takes from the environment, as its vendor's tools do.
+    """
+    parts = urlsplit(url)
+    if parts.scheme not in SCHEMES:
+        raise LayoutError(f"{url!r} is no object store; write one of {', '.join(f'{each}://' for each in SCHEMES)}")
+    if parts.scheme == "file":
+        root = os.path.abspath(unquote(parts.path))
+        try:
+            return RetriedStore(LocalStore(root, mkdir=True, automatic_cleanup=True), patience, rng, root=root)
+        except (BaseError, OSError) as error:
+            raise LayoutError(f"{url}: {str(error).partition(chr(10))[0]}") from None
+    if parts.scheme == "memory":
+        return RetriedStore(from_url("memory:///"), patience, rng)
+    client: dict[str, Any] = {"connect_timeout": timedelta(seconds=5), "timeout": timedelta(minutes=10)}
+    config = dict(options)
+    if config.pop("allow_http", "false") == "true":
+        client["allow_http"] = True
+    base = f"{parts.scheme}://{parts.netloc}"
+    prefix = parts.path.strip("/")
+    try:
+        store = from_url(base, config=config, client_options=client, retry_config={"max_retries": 0})  # type: ignore
+    except (BaseError, ValueError) as error:
+        raise LayoutError(f"{url}: {str(error).partition(chr(10))[0]}") from None
+    return RetriedStore(store, patience, rng, prefix=f"{prefix}/" if prefix else "")
+
+
+def parse_options(text: str) -> dict[str, str]:
+    """`key=value,key=value`."""
+    options: dict[str, str] = {}
+    for part in filter(None, (part.strip() for part in text.split(","))):
+        key, equals, value = part.partition("=")
+        if not equals or not key:
+            raise LayoutError(f"{part!r} is no option; write key=value")
+        options[key.strip()] = value.strip()
+    return options
