@@ -14,7 +14,8 @@ ARGS ?=
 
 BIN := .venv/bin
 STAMP := .venv/.installed
-PYTEST := $(BIN)/python -m pytest -q -n $(WORKERS)
+# Spark's tests share a JVM: the group keeps them on one worker.
+PYTEST := $(BIN)/python -m pytest -q -n $(WORKERS) --dist loadgroup
 
 # Folders that are checked, of which some may not exist yet.
 SOURCES := $(wildcard tidelog tests bench examples)

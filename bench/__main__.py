@@ -17,6 +17,7 @@ from bench.pikiwi_events import pikiwi_events
 from bench.pikiwi_receive import pikiwi_receive
 from bench.rounds import Line, print_report
 from bench.spark_log import spark_log
+from bench.spark_pipeline import spark_pipeline
 
 Benchmark = Callable[[], Line | list[Line]]
 
@@ -47,6 +48,7 @@ def benchmarks(kills: int, stream_count: int) -> dict[str, Benchmark]:
         "pikiwi-dump": pikiwi_dump,
         "pikiwi-events": pikiwi_events,
         "spark-log": spark_log,
+        "spark-pipeline": spark_pipeline,
     }
 
 

@@ -34,10 +34,11 @@ from tidelog.wire.messages import CreateTopicsRequestConfig
 MB, MIB = 1_000_000, 1 << 20
 TOPIC = "history"
 OTHER = "live"
-SEGMENT_BYTES = 32 * MIB
+SEGMENT_BYTES = 64 * MIB
 BATCH = batch_of(256 << 10)
 HISTORY_BYTES = 320 * MIB
 FETCH_BYTES = 4 * MIB
+CLIENT_BYTES = MIB  # what Kafka's clients ask for unless told otherwise
 ROUNDS = 3
 PRODUCES = 1_600
 SMALL = batch_of(16 << 10)
@@ -159,14 +160,13 @@ def _read_history(client: RawClient, until: int) -> float:
 
 
 def _bare_gets(folder: str) -> float:
-    """The same objects in chunks of the same size, one after the other, through a socket, and nothing done with
-    them."""
-    with serving(["bench.tier", f"{folder}/store"], os.path.join(folder, "bare.log")) as server:
-        with closing(RawClient(server.address)) as client:
-            begun = time.perf_counter()
-            while len(client.exchange(NEXT)) > 1:
-                pass
-            return time.perf_counter() - begun
+    """The same objects in chunks of the same size, one after the other, and nothing done with them."""
+    arguments, log = ["bench.tier", f"{folder}/store"], os.path.join(folder, "bare.log")
+    with serving(arguments, log) as server, closing(RawClient(server.address)) as client:
+        begun = time.perf_counter()
+        while len(client.exchange(NEXT)) > 1:
+            pass
+        return time.perf_counter() - begun
 
 
 async def _serve_gets(root: str) -> None:
@@ -218,7 +218,7 @@ def _reading(server: Server) -> Iterator[None]:
         with closing(RawClient(server.address)) as client, contextlib.suppress(OSError):
             until, records, offset = _status(client)["local_start_offset"], records_in(BATCH), 0
             while not ended.is_set():
-                offset += len(client.exchange(fetch_frame(TOPIC, offset, FETCH_BYTES))) // len(BATCH) * records
+                offset += len(client.exchange(fetch_frame(TOPIC, offset, CLIENT_BYTES))) // len(BATCH) * records
                 offset = offset if offset < until else 0
 
     reader = threading.Thread(target=read, daemon=True)

@@ -1,5 +1,6 @@
 """The store as a whole: orphans found and removed, damage found, streams made again from the bucket alone."""
 
+import random
 from pathlib import Path
 from uuid import UUID, uuid4
 
@@ -19,10 +20,11 @@ from tests.tier.tiered import (
     until_tiered,
     write,
 )
-from tidelog.tier.layout import INDEXES, LOG, StreamPlace, id_text
+from tidelog.tier.errors import LayoutError
+from tidelog.tier.layout import INDEXES, LOG, StreamManifest, StreamPlace, id_text
 from tidelog.tier.metadata import SegmentState
-from tidelog.tier.recovery import compare
-from tidelog.tier.store import StoredObject
+from tidelog.tier.recovery import compare, recoverable
+from tidelog.tier.store import Patience, StoredObject, open_store
 from tidelog.wire.errors import ErrorCode
 
 PLACE = StreamPlace("t", UUID(int=3), 0)
@@ -179,6 +181,24 @@ async def test_segments_that_the_manifest_does_not_name_yet_are_found(cluster: C
     leader = await cluster.until_led("t")
     await until(lambda: not leader.replica("t").remote.is_blank)
     assert await read_numbers(leader) == list(range(30))
+
+
+async def test_a_manifest_that_is_older_than_the_last_deletions_is_good_enough_and_one_with_a_hole_is_not(
+    tmp_path: Path,
+) -> None:
+    store = open_store(f"file://{tmp_path}", {}, Patience(tries_max=1), random.Random(1))
+    segments = [remote(n, n + 9, state=SegmentState.COPY_FINISHED) for n in (0, 10, 20)]
+    await store.put(PLACE.manifest, StreamManifest("c", PLACE, 0, {}, 1, tuple(segments)).encode())
+    for segment in segments:
+        for kind in (LOG, INDEXES):
+            await store.put(PLACE.object_name(segment, kind), b"content")
+    assert (await recoverable(store, PLACE)).copied_until == 30
+    await store.delete([PLACE.object_name(segments[0], kind) for kind in (LOG, INDEXES)])
+    found = await recoverable(store, PLACE)
+    assert (found.first_offset(30), found.copied_until) == (10, 30)
+    await store.delete([PLACE.object_name(segments[2], LOG)])
+    with pytest.raises(LayoutError, match="not there"):
+        await recoverable(store, PLACE)
 
 
 async def test_a_topic_that_is_not_there_or_not_lost_is_not_recovered(cluster: ClusterWorld, tmp_path: Path) -> None:

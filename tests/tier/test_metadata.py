@@ -20,9 +20,10 @@ STARTED, FINISHED, DELETING, DELETED = SegmentState
 
 
 def with_segment(state: SegmentState) -> tuple[RemoteLog, UUID]:
-    """A log with one segment that came to a state by legal moves."""
+    """A log with one segment that came to a state by legal moves, and lies before the log start."""
     log, segment = RemoteLog(), remote(0, 9)
     log.apply(SegmentAdded(segment, 0))
+    log.move_start(10)
     ways = {STARTED: [], FINISHED: [FINISHED], DELETING: [DELETING], DELETED: [DELETING, DELETED]}
     for step in ways[state]:
         assert log.apply(SegmentMoved(segment.id, step, 1)) is Outcome.APPLIED
@@ -89,9 +90,31 @@ def test_of_two_copies_of_the_same_records_the_first_to_finish_counts() -> None:
     assert log.apply(SegmentMoved(slow, DELETING, 1)) is Outcome.APPLIED, "and the other can be cleaned up"
 
 
+def test_a_readable_segment_is_deleted_only_when_the_log_start_lies_behind_it() -> None:
+    log = RemoteLog()
+    id_ = add(log, 0, 9)
+    for start in (0, 9):
+        log.move_start(start)
+        assert log.apply(SegmentMoved(id_, DELETING, 1)) is Outcome.REFUSED
+        assert log.find(9) is not None
+    log.move_start(10)
+    assert log.apply(SegmentMoved(id_, DELETING, 1)) is Outcome.APPLIED
+
+
+def test_a_copy_that_was_given_up_while_its_end_was_under_way_stays() -> None:
+    """A leader's proposal took too long; it then cleans up. Both are in the log, in this order."""
+    log = RemoteLog()
+    id_ = add(log, 0, 9, finish=False)
+    assert log.apply(SegmentMoved(id_, FINISHED, 1)) is Outcome.APPLIED
+    assert log.apply(SegmentMoved(id_, DELETING, 1)) is Outcome.REFUSED
+    assert log.copied_until == 10
+    assert log.find(0) is not None
+
+
 def test_what_was_copied_is_not_copied_again_after_it_was_deleted() -> None:
     log = RemoteLog()
     id_ = add(log, 0, 9)
+    log.move_start(10)
     log.apply(SegmentMoved(id_, DELETING, 1))
     log.apply(SegmentMoved(id_, DELETED, 1))
     assert len(log) == 0
@@ -108,8 +131,9 @@ def test_the_stream_begins_in_the_store_when_something_readable_is_there() -> No
     assert log.first_offset(local_start=50) == 30
     log.move_start(20)
     assert log.first_offset(local_start=50) == 30, "a start does not go back"
+    log.move_start(60)
     log.apply(SegmentMoved(id_, DELETING, 1))
-    assert log.first_offset(local_start=50) == 50
+    assert log.first_offset(local_start=60) == 60
 
 
 def test_a_copy_tells_where_the_log_began_so_that_no_replica_shows_an_earlier_start() -> None:

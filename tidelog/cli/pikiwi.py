@@ -1,6 +1,6 @@
-"""`tidelog pikiwi`: a PikiwiDB (Pika) source: its receiver, and where it stands.
+"""`tidelog pikiwi`: a PikiwiDB (Pika) source: its receiver, its pipeline, and where it stands.
 
-Exit statuses of `receive`: 0 when it was told to stop (SIGINT, SIGTERM); else as `tidelog.pikiwi.errors` says.
+Exit statuses of `receive` and `run`: 0 when told to stop (SIGINT, SIGTERM); else as `tidelog.pikiwi.errors` says.
 """
 
 import argparse
@@ -24,6 +24,7 @@ from tidelog.cli.output import StatusLine, show, show_json, table
 if TYPE_CHECKING:
     from tidelog.pikiwi.config import Config
     from tidelog.pikiwi.progress import DatabaseProgress, Progress
+    from tidelog.spark.pipeline.telling import Telling
 
 BAR_CELLS = 24
 LOG_FILES_KEPT = 14
@@ -45,17 +46,28 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
         epilog=_Settings("%(prog)s"),  # argparse fills in texts that have this, and only those
     )
     status = actions.add_parser("status", help="positions, lag, WAL size and snapshot of a source")
-    for action in (receive, status):
+    pipeline = actions.add_parser(
+        "run",
+        help="receiver and Spark pipeline: a source's dump and binlog as events in topics, until stopped",
+        description="The receiver runs beside the pipeline, in a process of its own. Settings as for `receive`.",
+    )
+    for action in (receive, pipeline, status):
         action.add_argument("-C", "--config", metavar="FILE", required=True, help="settings: TOML, or key=value lines")
         action.add_argument(
             "--set", metavar="KEY=VALUE", action="append", default=[], help="a setting; may be repeated"
         )
         action.add_argument("--json", action="store_true", help="for machines")
-    receive.add_argument(
-        "-F", "--filter", metavar="SPEC", action="append", default=[], help="one more filter, or a file"
+    for action in (receive, pipeline):
+        action.add_argument(
+            "-F", "--filter", metavar="SPEC", action="append", default=[], help="one more filter, or a file"
+        )
+        action.add_argument("-X", "--exclude", metavar="KEYS", action="append", default=[], help="one more exclude")
+        action.add_argument("--verbose", action="store_true", help="log more")
+    pipeline.add_argument("--master", metavar="URL", help="where Spark's tasks run (default: on this machine)")
+    pipeline.add_argument("--no-receiver", action="store_true", help="the receiver runs elsewhere")
+    pipeline.add_argument(
+        "--spark", metavar="KEY=VALUE", action="append", default=[], help="a setting of Spark's; may be repeated"
     )
-    receive.add_argument("-X", "--exclude", metavar="KEYS", action="append", default=[], help="one more exclude")
-    receive.add_argument("--verbose", action="store_true", help="log more")
 
 
 class _Settings(str):
@@ -86,14 +98,15 @@ def run(options: argparse.Namespace) -> int:
             *(f"exclude={text}" for text in getattr(options, "exclude", ())),
         ]
         config = load_config(options.config, overrides, os.environ)
-        return _receive(config, options) if options.action == "receive" else _status(config, options)
+        return {"receive": _receive, "run": _run, "status": _status}[options.action](config, options)
     except PikiwiError as error:
         if options.json:
             show_json({"event": "failed", "error": str(error), "exit_status": error.exit_status})
         print(f"tidelog: {error}", file=sys.stderr)
         return error.exit_status
     except ModuleNotFoundError as error:
-        raise CommandError(f"{error.name} is not installed: install tidelog with its extra `pikiwi`") from error
+        extra = "spark" if options.action == "run" else "pikiwi"
+        raise CommandError(f"{error.name} is not installed: install tidelog with its extra `{extra}`") from error
 
 
 # --- receive ----------------------------------------------------------------------------------------------------------
@@ -242,6 +255,42 @@ def size(count: int | None) -> str:
             return f"{amount:.0f} {unit}" if unit == "B" else f"{amount:.1f} {unit}"
         amount /= 1024
     return f"{amount:.1f} TiB"
+
+
+# --- run --------------------------------------------------------------------------------------------------------------
+
+
+def _run(config: "Config", options: argparse.Namespace) -> int:
+    from tidelog.spark.pipeline.supervisor import RunOptions, run_pipeline
+    from tidelog.spark.session import MASTER_LOCAL
+
+    settings = dict(text.partition("=")[::2] for text in options.spark)
+    if wrong := [text for text in options.spark if "=" not in text]:
+        raise CommandError(f"--spark {wrong[0]}: write key=value")
+    chosen = RunOptions(
+        master=options.master or MASTER_LOCAL,
+        receiver=() if options.no_receiver else _receiver_command(options),
+        spark={"spark.ui.showConsoleProgress": "false", "spark.log.level": "ERROR", **settings},
+        tell_s=config.binlog_progress_interval,
+    )
+    with _logging(config, options.verbose):
+        run_pipeline(config, chosen, _pipeline_teller(options.json))
+    return 0
+
+
+def _receiver_command(options: argparse.Namespace) -> list[str]:
+    command = [sys.executable, "-m", "tidelog.cli", "pikiwi", "receive", "--config", options.config]
+    for name, texts in (("--set", options.set), ("-F", options.filter), ("-X", options.exclude)):
+        for text in texts:
+            command += [name, text]
+    command += ["--set", "binlog_progress_interval=0"]  # the pipeline tells for both
+    return [*command, "--verbose"] if options.verbose else command
+
+
+def _pipeline_teller(as_json: bool) -> Callable[["Telling"], None]:
+    if as_json:
+        return lambda telling: show(json.dumps(telling.document()))
+    return lambda telling: print(telling.line(), file=sys.stderr, flush=True)
 
 
 # --- status -----------------------------------------------------------------------------------------------------------

@@ -335,11 +335,17 @@ class Replica:
         known, self._state_index = self._state_index, max(self._state_index, last)
         for index, numbers, offset in self._numbers(max(first, known + 1), last):
             self.producers.committed(numbers, offset, index, wall_ms())
-        for entry in log.own_entries(max(first, known + 1), last, EntryKind.REMOTE):
-            self.remote.apply(decode_event(entry.data))
-        for entry in log.own_entries(first, last, EntryKind.LOG_START):
-            (offset,) = LOG_START.unpack(entry.data)
-            self.remote.move_start(offset)
+        own = log.own_entries(max(first, known + 1), last, EntryKind.REMOTE)
+        own += log.own_entries(first, last, EntryKind.LOG_START)
+        moves: list[int] = []
+        for entry in sorted(own, key=lambda entry: entry.index):  # whether a segment may go depends on the log start
+            if entry.kind is EntryKind.REMOTE:
+                self.remote.apply(decode_event(entry.data))
+            else:
+                (offset,) = LOG_START.unpack(entry.data)
+                self.remote.move_start(offset)
+                moves.append(offset)
+        for offset in moves:
             self.save()  # what is known only from entries that go now must not be forgotten
             log.trim(offset, last)
             self.high_watermark = max(self.high_watermark, log.start_offset)

@@ -151,6 +151,8 @@ class TierStream:
             adopted = await recoverable(self._tiering.store, self._place)
         except ObjectMissingError:
             return  # restored from a backup: nothing of it was ever in the store
+        if adopted.is_blank:
+            return
         if adopted.copied_until != found.start_offset:
             raise TierError(
                 f"{self._place.folder} ends at {adopted.copied_until}, the stream begins at {found.start_offset}"
@@ -198,7 +200,9 @@ class TierStream:
 
     async def _delete(self, segment: RemoteSegment) -> None:
         if segment.state is not SegmentState.DELETE_STARTED:
-            await self._move(segment, SegmentState.DELETE_STARTED)
+            outcome = await self._move(segment, SegmentState.DELETE_STARTED)
+            if outcome is Outcome.REFUSED and self._metadata.log.segment(segment.id) is not None:
+                return  # it is finished after all: what said otherwise came too late
         if faults.ARMED:
             faults.hit("tier.delete.started")
         self._tiering.reads.forget(segment)
@@ -266,6 +270,8 @@ class TierStream:
                 faults.hit("tier.copy.indexes-put")
             outcome = await self._move(segment, SegmentState.COPY_FINISHED)
         except NotLeaderError:
+            if tiering.topic_of(self._replica) is None:  # deleted meanwhile: nobody else may find these objects
+                await delete_segment(tiering.store, copy.place, segment)
             raise
         except (TierError, OSError) as error:
             tiering.copy_errors += 1
@@ -292,6 +298,7 @@ class TierStream:
         ).encode()  # fmt: skip
         if manifest == self._described:
             return
+        self._check_leading()  # an older one must not replace that of the next leader
         if faults.ARMED:
             faults.hit("tier.manifest")
         await self._tiering.store.put(self._place.manifest, manifest)

@@ -8,6 +8,8 @@
   id, and the next try has another: nothing is ever written to an object that somebody may read.
 * The move to the state that a segment is in already is a repetition, and changes nothing. Every other move is refused,
   and changes nothing either: so a leader that lost its office in the middle cannot undo what the next one has decided.
+* A readable segment may be deleted only when the log start lies behind it. So a leader that takes a copy for failed,
+  while its end is on the way into the log, deletes nothing that disks may rely on.
 * Readable segments do not overlap: a copy that finishes behind one that did the same work is refused.
 
 `start_offset` is the log start that clients see, as far as entries have moved it; `copied_until` the offset up to which
@@ -197,6 +199,8 @@ class RemoteLog:
         if known.state is event.state:
             return Outcome.REPEATED
         if (known.state, event.state) not in _MOVES:
+            return Outcome.REFUSED
+        if known.state is SegmentState.COPY_FINISHED and known.next_offset > self.start_offset:
             return Outcome.REFUSED
         moved = replace(known, state=event.state, event_ms=event.event_ms)
         if event.state is SegmentState.COPY_FINISHED:

@@ -2,7 +2,8 @@
 
 A stream's manifest names its readable segments as of its last change. Segments that were finished behind it, and not
 yet described, are found by their index objects: an index is put when its segment is whole, and says all that is to
-know.
+know. Segments at its beginning that are gone were deleted by retention since then; one that is missing behind another
+is an error.
 """
 
 from collections.abc import Iterable
@@ -36,9 +37,10 @@ async def recoverable(store: ObjectStore, place: StreamPlace) -> RemoteLog:
     log = RemoteLog()
     for segment in manifest.segments:
         lacking = [kind for kind in (LOG, INDEXES) if place.object_name(segment, kind) not in names]
-        if lacking:
+        if not lacking:
+            _adopt(log, segment)
+        elif not log.is_blank:
             raise LayoutError(f"{place.object_name(segment, lacking[0])} is named by the manifest and not there")
-        _adopt(log, segment)
     log.move_start(manifest.start_offset)
     behind = {parsed.base_offset: name for name in names if (parsed := _index_name(name)) is not None}
     while (name := behind.get(log.copied_until)) is not None and log.copied_until > 0:

@@ -1,0 +1,123 @@
+"""`tidelog pikiwi run`: the receiver, Spark and a pipeline a database, until a signal or until one cannot go on.
+
+The main thread only watches: it tells progress, warns, looks after the receiver, and gathers what a pipeline ended
+with. Everything stops in this order: queries (what they have written and not committed is found again), Spark, the
+receiver, which outlives the others so that the master is acknowledged to the last.
+"""
+
+import logging
+import signal
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from pyspark.sql import SparkSession
+
+from tidelog.pikiwi.checkpoint import CheckpointFile
+from tidelog.pikiwi.config import Config
+from tidelog.pikiwi.errors import ConfigError
+from tidelog.pikiwi.filter import Filter, read_specs
+from tidelog.spark.pipeline.database import DatabasePipeline
+from tidelog.spark.pipeline.receiver_process import ReceiverProcess
+from tidelog.spark.pipeline.telling import Telling
+from tidelog.spark.session import MASTER_LOCAL, session
+
+TURN_S = 0.2
+JOIN_S_MAX = 120.0
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class RunOptions:
+    master: str = MASTER_LOCAL
+    receiver: Sequence[str] = ()
+    """The command that starts it; empty: it runs elsewhere."""
+    spark: Mapping[str, str] = field(default_factory=dict)
+    tell_s: float = 5.0
+    """Between progress lines; 0: none."""
+
+
+def run_pipeline(config: Config, options: RunOptions, tell: Callable[[Telling], None]) -> None:
+    """Until SIGINT or SIGTERM; raises a PikiwiError when it cannot go on."""
+    if not config.kafka_brokers:
+        raise ConfigError("kafka_brokers is not set: it says where the events go, as HOST:PORT[,HOST:PORT…]")
+    Filter.parse(read_specs(config.filter), config.exclude)  # a mistake shows before anything starts
+    stop = threading.Event()
+    before = {number: signal.signal(number, lambda *_: stop.set()) for number in (signal.SIGINT, signal.SIGTERM)}
+    receiver = ReceiverProcess(options.receiver) if options.receiver else None
+    try:
+        spark = session(f"tidelog pikiwi {config.source}", options.master, options.spark)
+        for number in before:  # Spark has put its own in their place
+            signal.signal(number, lambda *_: stop.set())
+        try:
+            _Watch(spark, config, options, stop, receiver, tell).until_stopped()
+        finally:
+            spark.stop()
+    finally:
+        if receiver is not None:
+            receiver.stop()
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+class _Watch:
+    def __init__(
+        self,
+        spark: SparkSession,
+        config: Config,
+        options: RunOptions,
+        stop: threading.Event,
+        receiver: ReceiverProcess | None,
+        tell: Callable[[Telling], None],
+    ) -> None:
+        self._spark = spark
+        self._config = config
+        self._options = options
+        self._stop = stop
+        self._receiver = receiver
+        self._tell = tell
+        self._telling = Telling(config.source)
+        self._threads: dict[str, threading.Thread] = {}
+        self._failures: list[BaseException] = []
+        first = config.databases[0] if config.databases else "db0"
+        self._file = CheckpointFile(config.checkpoint_path, config.source, first)
+
+    def until_stopped(self) -> None:
+        tell_again_s = time.monotonic() + self._options.tell_s
+        try:
+            while not self._stop.wait(TURN_S) and not self._failures:
+                self._begin_new_databases()
+                if self._receiver is not None:
+                    self._receiver.look()
+                now_s = time.monotonic()
+                self._telling.warn_if_late(self._config.pb_ack_delay_warn, _log.warning, now_s)
+                if self._options.tell_s and now_s >= tell_again_s:
+                    tell_again_s = now_s + self._options.tell_s
+                    self._tell(self._telling)
+        finally:
+            self._stop.set()
+            for thread in self._threads.values():
+                thread.join(JOIN_S_MAX)
+            if self._options.tell_s:
+                self._tell(self._telling)
+        if self._failures:
+            raise self._failures[0]
+
+    def _begin_new_databases(self) -> None:
+        names = self._config.databases
+        if not names:  # all: the receiver finds out which there are
+            checkpoint = self._file.load()
+            names = () if checkpoint is None else tuple(checkpoint.databases)
+        for name in names:
+            if name not in self._threads:
+                thread = threading.Thread(target=self._run, args=(name,), name=f"pipeline of {name}", daemon=True)
+                self._threads[name] = thread
+                thread.start()
+
+    def _run(self, name: str) -> None:
+        try:
+            DatabasePipeline(self._spark, self._config, name, self._stop, self._telling.database(name)).run()
+        except BaseException as error:  # noqa: BLE001 - whatever it is, it ends all of it
+            self._failures.append(error)
