@@ -17,6 +17,7 @@ from bench.pikiwi_events import pikiwi_events
 from bench.pikiwi_receive import pikiwi_receive
 from bench.rounds import Line, print_report
 from bench.spark_log import spark_log
+from bench.tier import tier
 from bench.spark_pipeline import spark_pipeline
 
 Benchmark = Callable[[], Line | list[Line]]
@@ -48,6 +49,7 @@ def benchmarks(kills: int, stream_count: int) -> dict[str, Benchmark]:
         "pikiwi-dump": pikiwi_dump,
         "pikiwi-events": pikiwi_events,
         "spark-log": spark_log,
+        "tier": tier,
         "spark-pipeline": spark_pipeline,
     }
 

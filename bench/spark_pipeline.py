@@ -90,14 +90,15 @@ class _Pipeline:
         self._thread.join()
         self.wal.close()
 
-    def write(self, count: int) -> None:
-        """So many more items; durable when it returns."""
+    def write(self, count: int, rounds: int = 1) -> None:
+        """So many more items, so many times. Only the last sync lets the pipeline see them."""
         from tidelog.pikiwi.position import Position  # noqa: PLC0415
 
-        assert self.wal.last_position is not None
-        base = self.wal.last_position.offset
-        shifted: Items = [(Position(3, base + end.offset), payload) for end, payload in self._made[:count]]
-        self.wal.append(1, shifted)
+        for _ in range(rounds):
+            assert self.wal.last_position is not None
+            base = self.wal.last_position.offset
+            shifted: Items = [(Position(3, base + end.offset), payload) for end, payload in self._made[:count]]
+            self.wal.append(1, shifted)
         self.wal.sync()
 
     def wait(self) -> None:
@@ -116,8 +117,9 @@ class _Pipeline:
 def _catching_up(pipeline: _Pipeline, nodes: set[int]) -> Line:
     _written(pipeline, WARM_ROUNDS)
     pipeline.wait()
-    cpu_s, begun_s = tree_cpu_s(os.getpid(), nodes), time.monotonic()
+    cpu_s = tree_cpu_s(os.getpid(), nodes)
     writing_s = _written(pipeline, ROUNDS)
+    begun_s = time.monotonic()
     waiting_s = _own_cpu(pipeline.wait)
     cpu_s = tree_cpu_s(os.getpid(), nodes) - cpu_s - writing_s - waiting_s
     count = ROUNDS * len(pipeline._made)
@@ -134,7 +136,7 @@ def _catching_up(pipeline: _Pipeline, nodes: set[int]) -> Line:
 
 def _written(pipeline: _Pipeline, rounds: int) -> float:
     """CPU seconds that it took."""
-    return _own_cpu(lambda: [pipeline.write(len(pipeline._made)) for _ in range(rounds)])
+    return _own_cpu(lambda: pipeline.write(len(pipeline._made), rounds))
 
 
 def _own_cpu(work: Callable[[], object]) -> float:

@@ -203,6 +203,6 @@ def test_one_node_alone_comes_back_with_its_records(tmp_path: Path, capsys: pyte
 
 
 def test_demo_tells_its_story_and_ends() -> None:
-    ended = Tidelog("-").run("demo", "--exit")
+    ended = Tidelog("-").run("demo", "--exit", "--log-only")  # the rest is in test_demo.py
     assert ended.status == 0, ended
     assert "all there, once, in order" in ended.out.decode()

@@ -311,3 +311,15 @@ def test_a_command_that_worked_proves_that_a_key_of_another_type_has_just_expire
     assert value(space, b"k") == deque([b"a"])
     with pytest.raises(KeyspaceError):
         run("SETEX k 2 v", "RPUSH k a")
+
+
+@pytest.mark.parametrize(
+    ("begin", "command", "key"),
+    [("rpush a 1 2", "rpoplpush a b", b"a"), ("sadd a 1 2", "smove a b 1", b"a")],
+)
+def test_a_move_to_a_key_of_another_type_takes_nothing_out(begin: str, command: str, key: bytes) -> None:
+    space = run(begin, "set b x")
+    before = repr(space.get(key, NOW_MS))
+    with pytest.raises(KeyspaceError):
+        run(command, space=space)
+    assert repr(space.get(key, NOW_MS)) == before

@@ -10,18 +10,20 @@ from typing import Any
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamArrowWriter
+from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
-from tidelog.spark.source import TidelogDataSource
+from tidelog.spark.kernel.messages import MESSAGE_SCHEMA, unpack
+from tidelog.spark.message_sink import MessageSink
 
 from .faulty import Died, FaultyWriter
 
 ALWAYS = "always"
 
 
-class FaultySink(TidelogDataSource):
+class FaultySink(MessageSink):
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:  # noqa: N802
-        return _Writer(self.options, schema, overwrite)
+        return _Writer(self.options, from_arrow_schema(MESSAGE_SCHEMA), overwrite)
 
 
 class _Writer(FaultyWriter):
@@ -32,4 +34,4 @@ class _Writer(FaultyWriter):
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Any:
         if self._at == ALWAYS:
             raise Died("died always")
-        return super().write(iterator)
+        return super().write(unpack(iterator))

@@ -13,7 +13,7 @@ from tidelog.pikiwi.filter import Filter
 from tidelog.pikiwi.resp import parse_command
 from tidelog.pikiwi.wal import FileWal, WalGone, WalPoint, WalReader
 from tidelog.spark.kernel import wal_chunks
-from tidelog.spark.kernel.messages import Delivery
+from tidelog.spark.kernel.messages import MESSAGE_SCHEMA, Delivery, unpack
 from tidelog.spark.kernel.wal_chunks import read_chunks
 from tidelog.spark.kernel.wal_rows import SCHEMAS, RowMaker, WalDecode
 
@@ -40,6 +40,8 @@ def rows(folder: Path, made: Items, decode: WalDecode, maker: RowMaker | None = 
     maker = maker or RowMaker(EventBuilder(SETTINGS), DELIVERY)
     batches = [batch for chunk in read_chunks(folder, *written(folder, made)) for batch in maker.rows(decode, chunk)]
     assert all(batch.schema == SCHEMAS[decode] for batch in batches)
+    if decode is WalDecode.MESSAGE:
+        return pa.Table.from_batches(unpack(batches), MESSAGE_SCHEMA).to_pylist()
     return pa.Table.from_batches(batches, SCHEMAS[decode]).to_pylist()
 
 

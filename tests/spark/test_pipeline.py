@@ -10,10 +10,10 @@ pytest.importorskip("pyspark", reason="Spark is not installed: pip install tidel
 
 from pyspark.sql import SparkSession
 
+from tidelog.spark.message_sink import MessageSink
 from tidelog.spark.pipeline import database
 from tidelog.spark.pipeline.database import state_folder
 from tidelog.spark.pipeline.errors import DeliveryStopped
-from tidelog.spark.source import TidelogDataSource
 
 from . import faulty, faulty_pipeline
 from .pikiwi_world import Source, shop
@@ -88,7 +88,7 @@ def test_what_dies_between_write_and_commit_goes_on_without_loss_or_repetition(
             source.write(shop(500, seed=3))
             running.catch_up()
     finally:
-        spark.dataSource.register(TidelogDataSource)
+        spark.dataSource.register(MessageSink)
     assert list(folder.glob("died-*")), "the fault did not happen"
     assert content(tidelog_log, topic) == expected(source.events(), PARTITIONS)
 
@@ -110,7 +110,7 @@ def test_a_topic_that_has_grown_gets_the_rest_of_a_batch_where_the_batch_began(
             source.write(first)
             running.until(lambda: running.telling.failures)
     finally:
-        spark.dataSource.register(TidelogDataSource)
+        spark.dataSource.register(MessageSink)
     tidelog_log.grow(topic, PARTITIONS + 1)
     with Running(spark, source) as running:
         running.catch_up()
@@ -153,7 +153,7 @@ def test_a_cluster_that_refuses_for_ever_stops_the_pipeline_with_the_position(
         with Running(spark, source) as running, pytest.raises(DeliveryStopped, match=r"2 times in a row.*died always"):
             running.until(lambda: False)
     finally:
-        spark.dataSource.register(TidelogDataSource)
+        spark.dataSource.register(MessageSink)
     running.failure = None
 
 

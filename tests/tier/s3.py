@@ -14,7 +14,8 @@ from moto.server import ThreadedMotoServer
 
 BUCKET = "tidelog-test"
 HEAD_END = b"\r\n\r\n"
-Fault = Literal["delay", "503", "reset", "truncate", "lose-answer"]
+ANSWERS = {"403": b"403 Forbidden", "503": b"503 Slow Down"}
+Fault = Literal["delay", "403", "503", "reset", "truncate", "lose-answer"]
 
 
 @contextmanager
@@ -46,8 +47,8 @@ def s3_options(port: int) -> dict[str, str]:
 class FaultProxy:
     """Passes HTTP requests on, one at a time a connection, and lets `fault` choose what happens to each.
 
-    "503" is answered without asking the server; "reset" cuts the connection before asking it, "lose-answer" after;
-    "truncate" sends half of the answer's body; "delay" waits before passing on, until `release` is set.
+    "403" and "503" are answered without asking the server; "reset" cuts the connection before asking it, "lose-answer"
+    after; "truncate" sends half of the answer's body; "delay" waits before passing on, until `release` is set.
     """
 
     def __init__(self, upstream_port: int, fault: Callable[[str, str], Fault | None]) -> None:
@@ -95,8 +96,8 @@ class FaultProxy:
         fault = self.fault(method, path)
         if fault == "delay":
             await self.release.wait()
-        elif fault == "503":
-            writer.write(b"HTTP/1.1 503 Slow Down\r\nContent-Length: 0\r\n\r\n")
+        elif fault in ANSWERS:
+            writer.write(b"HTTP/1.1 %s\r\nContent-Length: 0\r\n\r\n" % ANSWERS[fault])
             return True
         elif fault == "reset":
             writer.transport.abort()

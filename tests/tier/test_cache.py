@@ -132,6 +132,16 @@ async def test_what_is_read_once_is_not_written_to_disk_and_what_is_read_again_i
     await cache.close()
 
 
+async def test_a_budget_that_is_given_later_is_used(tmp_path: Path, threads: ThreadPoolExecutor) -> None:
+    cache, store = cache_in(tmp_path / "cache", threads, bytes_max=0, memory=1), Store()
+    await fetch(cache, store, "a")
+    cache.set_budget(100)
+    await fetch(cache, store, "b")
+    await asyncio.gather(*cache._writing)
+    assert names_in(tmp_path / "cache") == ["b"]
+    await cache.close()
+
+
 async def test_something_larger_than_the_budget_is_served_and_not_kept(
     tmp_path: Path, threads: ThreadPoolExecutor
 ) -> None:

@@ -12,7 +12,7 @@ import pytest
 from tests.tier.segments import LocalLog, random_values
 from tidelog.storage import StorageSettings
 from tidelog.tier.cache import DiskCache, InFlight
-from tidelog.tier.copying import SegmentCopy, copy_segment, delete_segment
+from tidelog.tier.copying import BatchCheck, SegmentCopy, copy_segment, delete_segment
 from tidelog.tier.errors import ObjectDamagedError, ObjectMissingError
 from tidelog.tier.image import image_of
 from tidelog.tier.layout import StreamPlace
@@ -55,7 +55,7 @@ class Tier:
         room = InFlight(64 << 20)
         self.chunks = DiskCache(str(folder / "chunks"), 1 << 30, 1 << 30, room, self.threads, keeps_first=True)
         self.indexes = DiskCache(str(folder / "indexes"), 1 << 30, 1 << 30, room, self.threads, keeps_first=True)
-        self.fetched = 0
+        self.harm: Callable[[bytes], bytes] = lambda data: data
         self.reader = RemoteReader(
             self.store, self.chunks, self.indexes, ring, ahead, self.threads, lambda _: None
         )  # fmt: skip
@@ -71,7 +71,7 @@ class Tier:
         )
         seal = Seal.new(remote.id, compress=compress, ring=self.ring)
         copy = SegmentCopy(
-            PLACE, remote, image, lambda at, size: self.local.read(segment, at, size), b"", seal, CHUNK
+            PLACE, remote, image, lambda at, size: self.harm(self.local.read(segment, at, size)), b"", seal, CHUNK
         )  # fmt: skip
         self.log.apply(SegmentAdded(remote, 0))
         await copy_segment(self.store, copy, pause, self.threads)
@@ -218,6 +218,42 @@ async def test_the_first_record_at_a_time_is_found(tmp_path: Path) -> None:
     assert await tier.reader.first_at_time(PLACE, segment, 1_001, 50) == (50, 1_016)
     assert await tier.reader.first_at_time(PLACE, segment, 1_060, 0) is None
     await tier.close()
+
+
+@pytest.mark.parametrize("position", [70, 5_000, 9_999])
+async def test_what_the_disk_has_damaged_is_not_copied(tmp_path: Path, position: int) -> None:
+    tier = Tier(tmp_path)
+    fill(tier)
+    tier.harm = lambda data: (
+        data[:position] + bytes(b ^ 1 for b in data[position : position + 1]) + data[position + 1 :]
+    )
+    with pytest.raises(ObjectDamagedError, match="on disk"):
+        await tier.copy()
+    assert not list((tmp_path / "store").rglob("*.log"))
+    await tier.close()
+
+
+def test_batches_are_followed_through_pieces_of_any_size() -> None:
+    local = LocalLog(ROOMY)
+    for number in range(20):
+        local.append(random_values(2, 100, seed=number))
+    local.roll()
+    segment = local.closed()[0]
+    data = local.read(segment, 0, segment.length)
+    for size in (1, 7, 61, 1_000, len(data)):
+        check = BatchCheck(0)
+        for at in range(0, len(data), size):
+            check.feed(data[at : at + size])
+        check.finish(40)
+    for wrong in (39, 41):
+        with pytest.raises(ObjectDamagedError):
+            check.finish(wrong)
+    with pytest.raises(ObjectDamagedError):
+        BatchCheck(1).feed(data)
+    cut = BatchCheck(0)
+    cut.feed(data[:-1])
+    with pytest.raises(ObjectDamagedError):
+        cut.finish(40)
 
 
 async def test_what_is_deleted_is_gone_and_can_be_deleted_again(tmp_path: Path) -> None:

@@ -162,15 +162,11 @@ async def test_an_upload_that_hangs_is_given_up(s3_port: int) -> None:
             await s3_store(proxy.port, "h", patience).put_parts("a", halves)
 
 
-async def test_a_refusal_is_not_tried_again(tmp_path: Path) -> None:
-    (tmp_path / "locked").mkdir(mode=0o500)
-    store = open_store(f"file://{tmp_path}", {}, QUICK, random.Random(1))
-    try:
-        await store.put("locked/a", b"1")
-    except StoreRefusedError:
-        assert store.tries_failed == 1
-    else:
-        pytest.skip("rights do not bind this user")
+async def test_a_refusal_is_not_tried_again(s3_port: int) -> None:
+    async with await faulty(s3_port, ["403"] * 99, "GET") as proxy:
+        with pytest.raises(StoreRefusedError):
+            await s3_store(proxy.port, "r").read_all("a")
+        assert len(proxy.seen) == 1
 
 
 async def test_a_fault_of_ours_is_not_taken_for_one_of_the_store(tmp_path: Path) -> None:
@@ -184,7 +180,7 @@ async def test_a_fault_of_ours_is_not_taken_for_one_of_the_store(tmp_path: Path)
     assert not isinstance(raised.value, StoreUnavailableError)
 
 
-@pytest.mark.parametrize("url", ["", "folder", "http://x", "ftp://x/y"])
+@pytest.mark.parametrize("url", ["", "folder", "http://x", "ftp://x/y", "file://folder", "file:///", "s3:///prefix"])
 def test_what_is_no_store_is_refused(url: str) -> None:
     with pytest.raises(LayoutError):
         open_store(url, {}, QUICK, random.Random(1))

@@ -10,6 +10,7 @@ from tests.server.client import EARLIEST, LATEST, batch_of, fetch_request, recor
 from tests.server.many import ClusterWorld
 from tests.server.operating import NEVER_STABLE_MS, create_on, lead
 from tests.server.world import Server, until
+from tests.tier.segments import remote
 from tests.tier.tiered import (
     TIERED,
     orphans,
@@ -22,7 +23,9 @@ from tests.tier.tiered import (
     whole,
     write,
 )
-from tidelog.tier.metadata import SegmentState
+from tidelog.server.tier_streams import RaftMetadata
+from tidelog.tier.layout import LOG
+from tidelog.tier.metadata import Outcome, SegmentAdded, SegmentState
 from tidelog.wire.errors import ErrorCode
 from tidelog.wire.messages import (
     DeleteRecordsRequest,
@@ -201,6 +204,21 @@ async def test_nothing_leaves_the_disk_while_the_store_is_away_and_everything_la
     await until_tiered(cluster, 30)
     await until(lambda: orphans(tmp_path, leader.replica("t")) == [])
     assert await read_numbers(leader) == list(range(40))
+
+
+async def test_a_copy_that_somebody_began_and_left_is_cleaned_up(cluster: ClusterWorld, tmp_path: Path) -> None:
+    leader = await tiered_cluster(cluster, tmp_path)
+    left = remote(1_000, 1_009)
+    tiering = leader.broker.tiering
+    assert tiering is not None
+    place = tiering.place_of(leader.replica("t"))
+    assert place is not None
+    await tiering.store.put(place.object_name(left, LOG), b"half a copy")
+    assert await RaftMetadata(leader.replica("t")).record(SegmentAdded(left, 0)) is Outcome.APPLIED
+    await write(leader, 25)
+    await until(lambda: all(replica.remote.segment(left.id) is None for replica in replicas(cluster)))
+    await until_tiered(cluster, 20)
+    assert orphans(tmp_path, leader.replica("t")) == []
 
 
 async def test_total_retention_moves_the_start_and_then_deletes_from_the_store(

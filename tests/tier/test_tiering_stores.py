@@ -26,6 +26,11 @@ from tests.tier.tiered import (
 )
 from tidelog.tier.metadata import SegmentState
 from tidelog.tier.store import Patience
+from tidelog.wire.messages import (
+    IncrementalAlterConfigsEntry,
+    IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsRequestResource,
+)
 
 
 @pytest.fixture(autouse=True)
@@ -105,8 +110,38 @@ async def test_a_copy_quota_holds_while_the_node_runs_and_can_be_lifted(cluster:
     for _ in range(50):
         await asyncio.sleep(0)
     assert leader.replica("t").remote.copied_until == 0
-    tiering.set_bounds(leader.settings.changed({"remote.log.manager.copy.max.bytes.per.second": str(1 << 40)}))
+    client = await leader.connect()
+    change = IncrementalAlterConfigsEntry(
+        name="remote.log.manager.copy.max.bytes.per.second", config_operation=0, value=str(1 << 40)
+    )
+    of_all_nodes = IncrementalAlterConfigsRequestResource(resource_type=4, resource_name="", configs=[change])
+    answer = await client.ask(IncrementalAlterConfigsRequest(resources=[of_all_nodes]))
+    assert answer.responses[0].error_code == 0
     await until_tiered(cluster, 30)
+
+
+async def test_a_follower_serves_history_to_consumers_beside_it(cluster: ClusterWorld, tmp_path: Path) -> None:
+    await write(await tiered_cluster(cluster, tmp_path, rack="a"), 30)
+    await until_tiered(cluster, 20)
+    request = fetch_request("t", [(0, 7)])
+    request.rack_id = "a"
+    client = await cluster.servers[2].connect()
+    part = (await client.ask(request, 12)).responses[0].partitions[0]
+    assert part.error_code == 0
+    assert records_of(part.records)[0].offset == 7
+    assert part.log_start_offset == 0
+
+
+async def test_copying_waits_for_the_lag_that_was_asked_for(cluster: ClusterWorld, tmp_path: Path) -> None:
+    await cluster.start(1, **settings(tmp_path))
+    await create_on(cluster.any, "t", [1], remote_storage_enable="true", remote_copy_lag_bytes=str(3 << 20),
+                    remote_copy_lag_ms="3600000")  # fmt: skip
+    await write(await lead(cluster, "t", 1), 55)
+    replica = cluster.any.replica("t")
+    await until(lambda: replica.remote.copied_until == 20)
+    behind = sum(view.length for view in replica.log.segments_view() if view.base_offset >= 20)
+    assert 2 << 20 < behind <= 4 << 20
+    assert replica.log.start_offset == 0, "without local retention nothing leaves the disk"
 
 
 async def test_a_fetch_quota_that_is_used_up_makes_empty_answers_and_no_errors(

@@ -24,6 +24,7 @@ COMMANDS = (
     "demo",
     "pikiwi",
     "regionwal",
+    "table",
 )
 
 

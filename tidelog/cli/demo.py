@@ -1,8 +1,10 @@
-"""`tidelog demo`: three real nodes, an ordinary Kafka client, and a `kill -9` in the middle of it.
+"""`tidelog demo`: three real nodes, and a `kill -9` in the middle of everything.
 
-An idempotent producer writes while the leader of a stream is killed: the others elect a new one, and the dead node is
-started again and catches up. Then a consumer group reads everything back. Every acknowledged record must be where it
-was acknowledged, once, and in order.
+First the log: an idempotent producer writes while the leader of a stream is killed: the others elect a new one, and the
+dead node is started again and catches up. Then a consumer group reads everything back. Every acknowledged record must
+be where it was acknowledged, once, and in order.
+
+Then the data pipeline (`demo_pipeline.py`): a PikiwiDB master's data in topics and in a table, another leader killed.
 """
 
 # pyright: reportPrivateImportUsage=false
@@ -13,6 +15,7 @@ import shutil
 import signal
 import tempfile
 import time
+from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
@@ -44,6 +47,7 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
     parser.add_argument("--dir", help="keep the nodes' data here (default: a temporary folder, removed at the end)")
     parser.add_argument("--port", type=int, default=0, help="port of the first node (default: free ones)")
     parser.add_argument("--exit", action="store_true", help="end when the story is told")
+    parser.add_argument("--log-only", action="store_true", help="without the data pipeline, which takes a minute")
 
 
 def run(options: argparse.Namespace) -> int:
@@ -64,13 +68,11 @@ def run(options: argparse.Namespace) -> int:
 
         signal.signal(signal.SIGTERM, end)
         try:
-            _tell(cluster)
-            if not options.exit:
-                print(
-                    f"ready bootstrap={cluster.bootstrap}; try: tidelog cluster status --bootstrap {cluster.bootstrap}"
-                )
-                print("Ctrl-C stops it", flush=True)
-                cluster.run()
+            outage_ms = _tell(cluster)
+            if not options.log_only:
+                _tell_of_pipeline(cluster, Path(folder) / "shop", outage_ms, stay=not options.exit)
+            elif not options.exit:
+                _stay(cluster)
         except KeyboardInterrupt:
             pass
         finally:
@@ -81,11 +83,18 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
-def _tell(cluster: "EmbeddedCluster") -> None:
+def _stay(cluster: "EmbeddedCluster") -> None:
+    print(f"ready bootstrap={cluster.bootstrap}; try: tidelog cluster status --bootstrap {cluster.bootstrap}")
+    print("Ctrl-C stops it", flush=True)
+    cluster.run()
+
+
+def _tell(cluster: "EmbeddedCluster") -> float:
+    """How long what the killed node led took no record, in milliseconds."""
     begun = time.monotonic()
     cluster.start()
     print(f"{NODES} nodes serve after {time.monotonic() - begun:.1f} s: {cluster.bootstrap}")
-    leaders = _create(cluster)
+    leaders = _create(cluster, STREAM)
     print(f"created stream {STREAM}: {PARTITIONS} partitions, each on {NODES} nodes, led by {_list(leaders.values())}")
     begun = time.monotonic()
     writing = _Writing(cluster, leaders)
@@ -97,10 +106,11 @@ def _tell(cluster: "EmbeddedCluster") -> None:
     )
     print(
         f"node {writing.victim} was killed (-9) after {KILL_AFTER} of them; what it led took the next record after "
-        f"{writing.outage_ms:.0f} ms, from {_list(set(_leaders(cluster).values()))}"
+        f"{writing.outage_ms:.0f} ms, from {_list(set(_leaders(cluster, STREAM).values()))}"
     )
     _compare(acknowledged, _read(cluster, len(acknowledged)))
     print(f"two consumers of one group read {len(acknowledged)} records: all there, once, in order", flush=True)
+    return writing.outage_ms
 
 
 def _list(nodes: Any) -> str:
@@ -108,7 +118,33 @@ def _list(nodes: Any) -> str:
     return ("node " if len(numbers) == 1 else "nodes ") + ", ".join(map(str, numbers))
 
 
-def _create(cluster: "EmbeddedCluster") -> dict[int, int]:
+def _tell_of_pipeline(cluster: "EmbeddedCluster", folder: Path, outage_ms: float, *, stay: bool) -> None:
+    from tidelog.cli import demo_pipeline
+
+    if missing := demo_pipeline.what_is_missing():
+        print(f"the data pipeline is not shown: {missing}", flush=True)
+        if stay:
+            _stay(cluster)
+        return
+    for topic in (demo_pipeline.SNAPSHOT_TOPIC, demo_pipeline.BINLOG_TOPIC):
+        _create(cluster, topic)
+
+    def kill(topic: str) -> int:
+        victim = _leaders(cluster, topic)[0]
+        cluster.kill(victim)
+        return victim
+
+    story = demo_pipeline.Story(cluster, folder, kill)
+    try:
+        outcome = story.tell()
+        demo_pipeline.show(outcome, outage_ms)
+        if stay:
+            _stay(cluster)
+    finally:
+        story.stop()
+
+
+def _create(cluster: "EmbeddedCluster", stream: str) -> dict[int, int]:
     from confluent_kafka import KafkaException
     from confluent_kafka.admin import AdminClient, NewTopic
 
@@ -116,26 +152,26 @@ def _create(cluster: "EmbeddedCluster") -> dict[int, int]:
     give_up = time.monotonic() + WAIT_S_MAX
     while True:
         try:
-            admin.create_topics([NewTopic(STREAM, PARTITIONS, NODES)])[STREAM].result(WAIT_S_MAX)
+            admin.create_topics([NewTopic(stream, PARTITIONS, NODES)])[stream].result(WAIT_S_MAX)
             break
         except KafkaException as exception:
             if time.monotonic() > give_up:
                 raise CommandError(f"the stream could not be made: {exception.args[0].str()}") from None
             time.sleep(PATIENCE_S)
-    leaders = _leaders(cluster)
+    leaders = _leaders(cluster, stream)
     while len(leaders) < PARTITIONS and time.monotonic() < give_up:
         time.sleep(PATIENCE_S)
-        leaders = _leaders(cluster)
+        leaders = _leaders(cluster, stream)
     return leaders
 
 
-def _leaders(cluster: "EmbeddedCluster") -> dict[int, int]:
+def _leaders(cluster: "EmbeddedCluster", stream: str) -> dict[int, int]:
     """Partition -> the node that leads it."""
     from tidelog.cli.admin import Admin
 
     admin = Admin(cluster.bootstrap)
     try:
-        return {row.partition: row.leader for row in admin.partitions(STREAM) if row.leader > 0}
+        return {row.partition: row.leader for row in admin.partitions(stream) if row.leader > 0}
     finally:
         admin.close()
 

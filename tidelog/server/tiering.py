@@ -162,6 +162,9 @@ class Tiering:
                 if number % STREAMS_A_STEP == 0:
                     await asyncio.sleep(0)
                 self._look(replica, interval_ms)
+            for stream in self._seen.keys() - self._broker.node.replicas.keys():  # no longer here
+                del self._seen[stream]
+                self._streams.pop(stream, None)
 
     def _look(self, replica: Replica, interval_ms: int) -> None:
         """Visit a stream when it is due, or has closed a segment; let go of what was copied since the last look."""

@@ -120,7 +120,10 @@ class DiskCache:
         return self._bytes
 
     def set_budget(self, bytes_max: int) -> None:
+        begins = bytes_max > 0 and not self._max
         self._max = bytes_max
+        if begins:
+            self._adopt()
         self._evict()
 
     async def get(self, name: str, size: int, load: Load) -> Buffer:

@@ -2,6 +2,8 @@
 
 Order matters: `.log` before `.indexes`, and out in the opposite order, so that where an index is, the segment is whole.
 A copy reads the local file a chunk at a time, in a thread, and holds a few chunks in memory, never the segment.
+
+Every batch is checked on its way: what a disk has damaged must not become the only copy there is.
 """
 
 import asyncio
@@ -12,11 +14,15 @@ from dataclasses import dataclass
 from crc32c import crc32c
 
 from tidelog import faults
+from tidelog.tier.errors import ObjectDamagedError
 from tidelog.tier.image import SegmentImage
 from tidelog.tier.layout import CHUNK_BYTES, INDEXES, LOG, ChunkRow, PackedIndex, StreamPlace, about_segment
 from tidelog.tier.metadata import RemoteSegment
 from tidelog.tier.sealing import Seal
 from tidelog.tier.store import ObjectStore
+from tidelog.wire.batch import LENGTH_END, CorruptBatchError, check_batch
+
+BATCH_BYTES_MAX = 128 << 20  # `max.message.bytes` allows half of it
 
 Buffer = bytes | bytearray | memoryview
 ReadFile = Callable[[int, int], bytes]
@@ -45,15 +51,17 @@ async def copy_segment(
     count = -(-image.size // size)
 
     async def parts() -> AsyncIterator[Buffer]:
-        loop = asyncio.get_running_loop()
+        loop, checked = asyncio.get_running_loop(), BatchCheck(image.base_offset)
         chunks.clear()
         position = 0
         for number in range(count):
-            data, crc = await loop.run_in_executor(executor, _sealed_chunk, copy, number)
+            data, crc = await loop.run_in_executor(executor, _sealed_chunk, copy, number, checked)
             await pause(len(data))
             chunks.append(ChunkRow(position, len(data), crc))
             position += len(data)
             yield data
+
+        checked.finish(image.next_offset)
 
     await store.put_parts(copy.place.object_name(copy.segment, LOG), parts)
     if faults.ARMED:
@@ -74,9 +82,45 @@ async def delete_segment(store: ObjectStore, place: StreamPlace, segment: Remote
     await store.delete([place.object_name(segment, LOG)])
 
 
-def _sealed_chunk(copy: SegmentCopy, number: int) -> tuple[Buffer, int]:
+class BatchCheck:
+    """Follows batches through pieces that end anywhere: each must be intact, and begin where the one before ends."""
+
+    def __init__(self, base_offset: int) -> None:
+        self._next_offset = base_offset
+        self._rest = b""  # of a batch whose end has not come
+
+    def feed(self, data: bytes) -> None:
+        view = memoryview(self._rest + data if self._rest else data)
+        at = 0
+        while len(view) - at >= LENGTH_END:
+            size = LENGTH_END + int.from_bytes(view[at + 8 : at + LENGTH_END], "big", signed=True)
+            if size > BATCH_BYTES_MAX:
+                raise ObjectDamagedError(f"the segment on disk has a batch of {size} bytes at {self._next_offset}")
+            if size > len(view) - at:
+                break
+            try:
+                header = check_batch(view[at : at + size])
+            except CorruptBatchError as error:
+                raise ObjectDamagedError(
+                    f"the segment on disk is damaged at offset {self._next_offset}: {error}"
+                ) from None
+            if header.base_offset != self._next_offset:
+                raise ObjectDamagedError(
+                    f"the segment on disk has {header.base_offset} where {self._next_offset} belongs"
+                )
+            self._next_offset += header.last_offset_delta + 1
+            at += size
+        self._rest = bytes(view[at:])
+
+    def finish(self, next_offset: int) -> None:
+        if self._rest or self._next_offset != next_offset:
+            raise ObjectDamagedError(f"the segment on disk ends at offset {self._next_offset}, not at {next_offset}")
+
+
+def _sealed_chunk(copy: SegmentCopy, number: int, checked: BatchCheck) -> tuple[Buffer, int]:
     """In a thread."""
     data = b"".join(_plain(copy.image, copy.read, number * copy.chunk_bytes, copy.chunk_bytes))
+    checked.feed(data)
     sealed = data if copy.seal.plain else copy.seal.close_chunk(number, data)
     return sealed, crc32c(sealed)
 

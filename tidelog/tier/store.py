@@ -44,7 +44,7 @@ _T = TypeVar("_T")
 
 PART_BYTES = 8 << 20  # of an upload in parts; S3 takes at most 10,000 of them
 PARTS_AT_ONCE = 2
-SCHEMES = ("file", "s3", "s3a", "gs", "az", "azure", "abfs", "abfss", "memory")
+SCHEMES = ("file", "s3", "s3a", "gs", "az", "azure", "abfs", "abfss")
 
 Buffer = bytes | bytearray | memoryview
 Parts = Callable[[], AsyncIterator[Buffer]]
@@ -258,17 +258,19 @@ def open_store(url: str, options: Mapping[str, str], patience: Patience, rng: ra
     if parts.scheme not in SCHEMES:
         raise LayoutError(f"{url!r} is no object store; write one of {', '.join(f'{each}://' for each in SCHEMES)}")
     if parts.scheme == "file":
+        if parts.netloc or not parts.path.strip("/"):
+            raise LayoutError(f"{url!r} names no folder; write file:/// and its whole path")
         root = os.path.abspath(unquote(parts.path))
         try:
             return RetriedStore(LocalStore(root, mkdir=True, automatic_cleanup=True), patience, rng, root=root)
         except (BaseError, OSError) as error:
             raise LayoutError(f"{url}: {str(error).partition(chr(10))[0]}") from None
-    if parts.scheme == "memory":
-        return RetriedStore(from_url("memory:///"), patience, rng)
     client: dict[str, Any] = {"connect_timeout": timedelta(seconds=5), "timeout": timedelta(minutes=10)}
     config = dict(options)
     if config.pop("allow_http", "false") == "true":
         client["allow_http"] = True
+    if not parts.netloc:
+        raise LayoutError(f"{url!r} names no bucket")
     base = f"{parts.scheme}://{parts.netloc}"
     prefix = parts.path.strip("/")
     try:

@@ -46,6 +46,7 @@ def rpop(space: Space, args: Sequence[bytes]) -> None:
 
 def rpoplpush(space: Space, args: Sequence[bytes]) -> None:
     entry = space.existing("list", args[1])
+    space.existing("list", args[2])  # of another type: nothing must have been taken out yet
     if entry is not None:
         moved = entry.value[-1]
         rpop(space, args[:2])
@@ -148,6 +149,7 @@ def srem(space: Space, args: Sequence[bytes]) -> None:
 
 def smove(space: Space, args: Sequence[bytes]) -> None:
     entry = space.existing("set", args[1])
+    space.existing("set", args[2])  # of another type: nothing must have been taken out yet
     if entry is not None and args[3] in entry.value:
         srem(space, (b"srem", args[1], args[3]))
         sadd(space, (b"sadd", args[2], args[3]))

@@ -25,11 +25,11 @@ from tidelog.pikiwi.position import Position
 from tidelog.pikiwi.wal.disk import make_folder, replace_file
 from tidelog.spark.kernel.arrays import constant_text
 from tidelog.spark.kernel.decode import TIMESTAMP
-from tidelog.spark.kernel.messages import MESSAGE_SCHEMA, Delivery, Outgoing, messages
+from tidelog.spark.kernel.messages import PACK_SCHEMA, Delivery, Outgoing, messages, pack
 from tidelog.spark.kernel.wal_rows import ARGS, EVENT_SCHEMA, TYPED_SCHEMA
 
 ROWS_MAX = 10_000
-BYTES_MAX = 32 << 20
+BYTES_MAX = 8 << 20
 
 COMMAND_SCHEMA = pa.schema(
     [
@@ -53,7 +53,7 @@ SCHEMAS = {
     SnapshotDecode.EVENT: EVENT_SCHEMA,
     SnapshotDecode.TYPED: TYPED_SCHEMA,
     SnapshotDecode.COMMAND: COMMAND_SCHEMA,
-    SnapshotDecode.MESSAGE: MESSAGE_SCHEMA,
+    SnapshotDecode.MESSAGE: PACK_SCHEMA,
 }
 
 
@@ -103,7 +103,7 @@ class SnapshotRowMaker:
         count = len(keys)
         times = np.full(count, self.ts_ms * 1000, dtype=np.int64)
         timestamps = pa.Array.from_buffers(TIMESTAMP, count, [None, pa.py_buffer(times)])
-        return messages(Outgoing(keys, values, np.zeros(count, dtype=bool), timestamps), self.delivery)
+        return pack(messages(Outgoing(keys, values, np.zeros(count, dtype=bool), timestamps), self.delivery))
 
     def _typed(self, commands: list[SnapshotCommand]) -> pa.RecordBatch:
         chosen = self._chosen(commands)

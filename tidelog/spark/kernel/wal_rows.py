@@ -5,7 +5,7 @@
 | raw | a record, its binlog item as the master sent it |
 | event | an event as docs/events.md has it; filtered items have none |
 | typed | a command, taken apart and not encoded: for tables |
-| message | an event on its way, with topic and partition (`messages.py`): for the sink |
+| message | thousands of events on their way, each with topic and partition (`messages.py`): for the pipeline |
 
 All of them are in the order of the WAL. `seq`, `filenum` and `offset` are those of the item (its end). Rows depend on
 the items and the settings only, so a micro-batch that is built again is the same bytes.
@@ -33,7 +33,7 @@ from tidelog.pikiwi.position import Position
 from tidelog.pikiwi.resp import parse_command
 from tidelog.spark.kernel.arrays import constant_text, numbers
 from tidelog.spark.kernel.decode import TIMESTAMP
-from tidelog.spark.kernel.messages import MESSAGE_SCHEMA, Delivery, Outgoing, messages
+from tidelog.spark.kernel.messages import PACK_SCHEMA, Delivery, Outgoing, messages, pack
 from tidelog.spark.kernel.wal_chunks import Chunk
 
 SHAPE_MIN = 64  # items of one shape; fewer are taken apart one by one
@@ -77,7 +77,7 @@ SCHEMAS = {
     WalDecode.RAW: RAW_SCHEMA,
     WalDecode.EVENT: EVENT_SCHEMA,
     WalDecode.TYPED: TYPED_SCHEMA,
-    WalDecode.MESSAGE: MESSAGE_SCHEMA,
+    WalDecode.MESSAGE: PACK_SCHEMA,
 }
 
 
@@ -118,7 +118,7 @@ class RowMaker:
                 events.broadcast.to_numpy(zero_copy_only=False),
                 pa.Array.from_buffers(TIMESTAMP, len(item), [None, pa.py_buffer(times_us[item])]),
             )
-            yield messages(outgoing, self.delivery)
+            yield pack(messages(outgoing, self.delivery))
 
     def _typed(self, chunk: Chunk) -> Iterator[pa.RecordBatch]:
         parts = _Typed(self.builder, chunk).parts()

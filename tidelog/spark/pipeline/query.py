@@ -19,6 +19,7 @@ from pyspark.sql import SparkSession
 
 from tidelog.spark import commit_record
 from tidelog.spark.commit_record import CommitRecord
+from tidelog.spark.message_sink import MessageSink
 from tidelog.spark.pipeline.errors import PipelineStateError
 
 POLL_S = 0.1
@@ -72,7 +73,7 @@ def run(
     """
     shutil.rmtree(query.spark_checkpoint, ignore_errors=True)
     reader = spark.readStream.format(query.source).options(**query.options)
-    writer = reader.load().writeStream.format("tidelog").queryName(query.name).options(
+    writer = reader.load().writeStream.format(MessageSink.name()).queryName(query.name).options(
         **{
             "kafka.bootstrap.servers": query.brokers,
             "kafka.max.request.size": str(query.event_bytes_max),

@@ -1,0 +1,6 @@
+"""Delta tables out of streams: what every key holds, all events, any stream of JSON.
+
+`fold` and `rows` are pure; `delta` writes tables through delta-rs; `state` is the table of current state, `build` keeps
+it up with a source's dump and WAL; `append` is a sink of Spark's for events; `from_stream` lands a stream of JSON;
+`query` asks Spark SQL. pyspark is imported by `append` and `query` only.
+"""
