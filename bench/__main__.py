@@ -17,8 +17,9 @@ from bench.pikiwi_events import pikiwi_events
 from bench.pikiwi_receive import pikiwi_receive
 from bench.rounds import Line, print_report
 from bench.spark_log import spark_log
-from bench.tier import tier
 from bench.spark_pipeline import spark_pipeline
+from bench.spark_tables import spark_tables
+from bench.tier import tier
 
 Benchmark = Callable[[], Line | list[Line]]
 
@@ -49,6 +50,7 @@ def benchmarks(kills: int, stream_count: int) -> dict[str, Benchmark]:
         "pikiwi-dump": pikiwi_dump,
         "pikiwi-events": pikiwi_events,
         "spark-log": spark_log,
+        "spark-tables": spark_tables,
         "tier": tier,
         "spark-pipeline": spark_pipeline,
     }

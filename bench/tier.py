@@ -19,6 +19,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
+from typing import Any
 
 import uvloop
 
@@ -43,6 +44,7 @@ ROUNDS = 3
 PRODUCES = 1_600
 SMALL = batch_of(16 << 10)
 WAIT_S_MAX = 120.0
+NEVER_MS = 1 << 62
 LOAD_MB_A_SECOND = 50
 NEXT = b"next"
 _SIZE = struct.Struct(">i")
@@ -67,6 +69,7 @@ def _node(folder: str) -> Iterator[Server]:
         remote_log_store_url=f"file://{folder}/store",
         remote_log_manager_task_interval_ms=100,
         remote_fetch_max_wait_ms=10_000,
+        remote_log_roll_ms=NEVER_MS,  # the batches' times are long past
     ) as server:
         yield server
 
@@ -117,13 +120,17 @@ def _create(client: RawClient, topic: str) -> None:
         CreateTopicsRequestConfig(name="remote.storage.enable", value="true"),
         CreateTopicsRequestConfig(name="local.retention.bytes", value="1"),
         CreateTopicsRequestConfig(name="retention.ms", value="-1"),
+        CreateTopicsRequestConfig(name="segment.ms", value=str(NEVER_MS)),
     ]
     assert not client.call(request).topics[0].error_code
 
 
-def _status(client: RawClient) -> dict:
-    answer = client.call(admin("tier-status", topic=TOPIC, partition=0))
-    assert not answer.error_code, answer.error_message
+def _status(client: RawClient) -> dict[str, Any]:
+    """Of the history's stream, as soon as it is led."""
+    deadline = time.monotonic() + WAIT_S_MAX
+    while (answer := client.call(admin("tier-status", topic=TOPIC, partition=0))).error_code:
+        assert time.monotonic() < deadline, answer.error_message
+        time.sleep(0.01)
     return json.loads(answer.content)
 
 

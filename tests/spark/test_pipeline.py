@@ -150,11 +150,12 @@ def test_a_cluster_that_refuses_for_ever_stops_the_pipeline_with_the_position(
     monkeypatch.setattr(database, "FAILURES_MAX", 2)
     spark.dataSource.register(faulty_pipeline.FaultySink)
     try:
-        with Running(spark, source) as running, pytest.raises(DeliveryStopped, match=r"2 times in a row.*died always"):
-            running.until(lambda: False)
+        with Running(spark, source) as running:
+            with pytest.raises(DeliveryStopped, match=r"up to the beginning .* 2 times in a row: died always"):
+                running.until(lambda: False)
+            running.failure = None
     finally:
         spark.dataSource.register(MessageSink)
-    running.failure = None
 
 
 def log_values(log: Log, topic: str) -> list[list[bytes]]:

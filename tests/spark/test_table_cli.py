@@ -10,6 +10,7 @@ from tests.spark.pikiwi_world import Source
 from tests.spark.tables.commands import NOW_MS
 from tidelog.cli import main
 from tidelog.pikiwi.position import Position
+from tidelog.spark.tables.delta import DeltaFolder, TableBusy
 from tidelog.spark.tables.state import StateTable
 
 
@@ -61,6 +62,14 @@ def test_a_build_that_another_writer_disturbs_goes_on_from_where_the_table_stand
     assert disturbed
     held = {key: entry.value for _, key, entry in StateTable.open(source.folder / "table").held("db0", NOW_MS)}
     assert held == {b"a": b"2"}
+
+
+def test_a_build_that_is_always_disturbed_gives_up(source: Source, capfd):
+    source.write([[b"SET", b"a", b"1"]])
+    with patch.object(DeltaFolder, "commit", side_effect=TableBusy("another process writes")) as tries:
+        assert main(command(source, "build")) == 1
+    assert tries.call_count == 5
+    assert capfd.readouterr().err == "tidelog: another process writes\n"
 
 
 def test_following_waits_for_a_source_that_is_not_there_yet_and_goes_on_when_it_is(

@@ -3,6 +3,7 @@
 import json
 import os
 from pathlib import Path
+from types import SimpleNamespace
 from unittest.mock import patch
 
 import pytest
@@ -94,6 +95,16 @@ def test_a_commit_waits_its_turn_and_gives_up_at_last(tmp_path: Path):
         writer.commit([told], 1)
 
 
+def test_a_batch_that_was_committed_before_adds_nothing(tmp_path: Path):
+    schema = pa.schema([("a", pa.int64())])
+    writer = TableStreamWriter(tmp_path / "t", schema)
+    for query, batch in (("q", 0), ("q", 1), ("q", 1), ("q", 0), ("other", 0)):
+        told = FilesMessage(query, [write_file(tmp_path / "t", pa.table({"a": [batch]}, schema=schema))])
+        writer.commit([told], batch)
+    assert sorted(DeltaTable(str(tmp_path / "t")).to_pyarrow_table()["a"].to_pylist()) == [0, 0, 1]
+    assert len(list((tmp_path / "t").glob("*.parquet"))) == 3
+
+
 def test_files_of_a_batch_that_is_given_up_are_taken_away(tmp_path: Path):
     schema = pa.schema([("a", pa.int64())])
     writer = TableStreamWriter(tmp_path / "t", schema)
@@ -148,6 +159,16 @@ def test_a_folder_without_a_table_is_said_so(spark: SparkSession, tmp_path: Path
         make_views(spark, {"t": tmp_path / "nothing"})
 
 
+def test_a_table_that_needs_more_than_parquet_to_be_read_is_refused(spark: SparkSession, tmp_path: Path):
+    begun(tmp_path / "t")
+    protocol = SimpleNamespace(reader_features=["deletionVectors", "timestampNtz"])
+    with (
+        patch.object(DeltaTable, "protocol", return_value=protocol),
+        pytest.raises(TableError, match="needs deletionVectors to be read"),
+    ):
+        make_views(spark, {"t": tmp_path / "t"})
+
+
 def query(tmp_path: Path, sql: str, *more: str) -> int:
     return main(["table", "query", sql, "--table", str(tmp_path / "state"), *more])
 
@@ -189,11 +210,12 @@ def test_a_spark_that_does_not_start_is_one_line(tmp_path: Path, capfd, monkeypa
     state_table(tmp_path / "state")
 
     def broken(*_: object, **__: object) -> None:
-        os.write(2, b"noise\nJAVA_HOME is not set\n")
+        os.write(2, b"noise\njava: not found\nCMD: bad array subscript\n")
         raise PySparkRuntimeError("the gateway exited")
 
     monkeypatch.setattr("tidelog.spark.session.session", broken)
     assert query(tmp_path, "SELECT 1") == 1
     assert capfd.readouterr().err == (
-        "tidelog: Spark did not start: JAVA_HOME is not set; it needs Java 17 or later (JAVA_HOME)\n"
+        "tidelog: Spark did not start: java: not found; CMD: bad array subscript; "
+        "it needs Java 17 or later (JAVA_HOME)\n"
     )

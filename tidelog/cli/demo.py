@@ -139,6 +139,7 @@ def _tell_of_pipeline(cluster: "EmbeddedCluster", folder: Path, outage_ms: float
         outcome = story.tell()
         demo_pipeline.show(outcome, outage_ms)
         if stay:
+            print(f"try: {story.to_try}")
             _stay(cluster)
     finally:
         story.stop()

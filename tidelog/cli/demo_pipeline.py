@@ -110,6 +110,11 @@ class Story:
         self._build_table()
         return self._compare()
 
+    @property
+    def to_try(self) -> str:
+        """What to ask while everything still runs."""
+        return f"tidelog table query 'SELECT type, count(DISTINCT key) FROM keys GROUP BY type' --table {self._table}"
+
     def stop(self) -> None:
         if self._pipeline is not None:
             self._pipeline.stop()
@@ -143,7 +148,7 @@ class Story:
         self._until(
             lambda: _checkpoint(config).snapshot.state == "done",
             "the dump was delivered",
-            lambda: f"dump on its way into {SNAPSHOT_TOPIC}: {_checkpoint(config).snapshot.snapshot_seq:,} events",
+            lambda: _dump_progress(_checkpoint(config)),
         )
 
     def _deliver_binlog(self, config: "Config") -> None:
@@ -193,7 +198,7 @@ class Story:
 
     @property
     def _table(self) -> Path:
-        return self._folder / "table"
+        return self._folder / "keys"
 
     # --- waiting --------------------------------------------------------------------------------------------------
 
@@ -234,6 +239,13 @@ def _checkpoint(config: "Config") -> "DatabaseCheckpoint":
 def _delivered(config: "Config") -> str:
     ack = _checkpoint(config).ack_cp
     return str(ack.position) if ack is not None else "the beginning"
+
+
+def _dump_progress(checkpoint: "DatabaseCheckpoint") -> str:
+    snapshot = checkpoint.snapshot
+    if snapshot.state == "ready":
+        return "the dump is here; Spark is starting"
+    return f"the dump on its way into {SNAPSHOT_TOPIC}: {snapshot.snapshot_seq:,} events so far"
 
 
 def _outcome(found: dict[str, Any]) -> Outcome:

@@ -295,7 +295,8 @@ def _session() -> "SparkSession":
         except PySparkException as error:
             said.seek(0)
             lines = said.read().decode(errors="replace").strip().splitlines() or [str(error)]
-            raise CommandError(f"Spark did not start: {lines[-1]}; it needs Java 17 or later (JAVA_HOME)") from error
+            why = "; ".join(lines[-2:])  # the second but last is the cause when a script goes on without Java
+            raise CommandError(f"Spark did not start: {why}; it needs Java 17 or later (JAVA_HOME)") from error
         finally:
             os.dup2(stderr, 2)
             os.close(stderr)
@@ -350,7 +351,7 @@ def _compact(options: argparse.Namespace) -> int:
     if options.json:
         show_json({**done, "version": found.version})
     else:
-        expired = f", {done['expired_rows']:,} rows of expired keys dropped" if done.get("expired_rows") else ""
+        expired = f", {done['rows_dropped']:,} rows of expired keys dropped" if done["rows_dropped"] else ""
         show(f"{done['files_removed']:,} files became {done['files_added']:,}{expired} (version {found.version})")
     return 0
 

@@ -157,7 +157,13 @@ class TierStream:
             raise TierError(
                 f"{self._place.folder} ends at {adopted.copied_until}, the stream begins at {found.start_offset}"
             )
-        await self._metadata.record(SegmentsAdopted(adopted.encode()))
+        snapshot = adopted.encode()
+        if len(snapshot) > self._tiering.entry_bytes_max:
+            raise TierError(
+                f"{self._place.folder} has {len(adopted)} segments, more than one entry can name: use larger "
+                "local segments (storage.segment.bytes)"
+            )
+        await self._metadata.record(SegmentsAdopted(snapshot))
 
     # Deleting
 

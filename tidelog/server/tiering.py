@@ -106,6 +106,11 @@ class Tiering:
         self._wait_ms = settings.remote_fetch_max_wait_ms
 
     @property
+    def entry_bytes_max(self) -> int:
+        """What fits into the log as one entry, with room to spare."""
+        return self._broker.settings.storage_segment_bytes // 2
+
+    @property
     def cluster_id(self) -> str:
         return self._broker.state.cluster_id
 

@@ -31,7 +31,11 @@ class PipelineWorld:
     def __init__(self, folder: Path, *master: str) -> None:
         self._folder = folder
         self.up = Up(folder / "up", "--nodes", "3", "--port", "0", "--console-port", "0")
-        self.master = SampleMaster(folder, *master)
+        try:
+            self.master = SampleMaster(folder, *master)
+        except BaseException:
+            self.up.kill()
+            raise
         self._config_path = folder / "source.toml"
         lines = {
             "master_port": self.master.port,

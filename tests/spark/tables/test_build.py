@@ -16,6 +16,7 @@ from tidelog.pikiwi.binlog import decode_item
 from tidelog.pikiwi.checkpoint import Point, Snapshot
 from tidelog.pikiwi.dump.plan import plan
 from tidelog.pikiwi.dump.reader import read_range
+from tidelog.pikiwi.errors import DumpError
 from tidelog.pikiwi.keyspace import Keyspace, KeyspaceError
 from tidelog.pikiwi.position import Position
 from tidelog.pikiwi.resp import parse_command
@@ -175,6 +176,47 @@ def test_a_load_that_was_stopped_goes_on_behind_the_last_whole_range(world: Worl
     assert len(read) == len(plan(world.dump, now_ms=0, ranges=load_module.RANGES))
     world.assert_equal()
     assert not any((world.table_folder / load_module.NOTES).iterdir())
+
+
+def test_a_dump_that_is_replaced_while_it_is_read_is_not_taken(world: World):
+    begin(world)
+    world.run(KEPT)
+    world.full_sync(None)
+    with (
+        patch.object(load_module, "dump_uuid", side_effect=["", "another"]),
+        pytest.raises(DumpError, match="replaced"),
+    ):
+        world.build()
+    assert world.position is None
+    world.build()
+    world.assert_equal()
+
+
+@pytest.mark.parametrize("what", ["vacuumed", "committed"])
+def test_notes_of_a_load_are_not_trusted_when_its_files_are_gone_or_in_the_table(world: World, what: str):
+    begin(world)
+    world.run(KEPT)
+    world.full_sync(None)
+    table = world.open()
+    stop = {"vacuumed": (DeltaFolder, "commit"), "committed": (load_module._Notes, "forget")}[what]
+    with patch.object(*stop, side_effect=KeyboardInterrupt), pytest.raises(KeyboardInterrupt):
+        load_module.load(table, "s", "db0", world.dump, lambda *_: None)
+    if what == "vacuumed":
+        for path in world.table_folder.glob("db=*/*/*.parquet"):
+            path.unlink()
+    load_module.load(world.open(), "s", "db0", world.dump, lambda *_: None)
+    world.assert_equal()
+
+
+def test_a_dump_other_than_the_checkpoint_speaks_of_is_not_loaded(world: World):
+    begin(world)
+    world.run(KEPT)
+    world.full_sync(LATER, uuid="this one")
+    (world.dump / "fetch.json").write_text('{"uuid": "an older one", "complete": true, "files": []}')
+    with pytest.raises(BuildError, match="no dump of what was before"):
+        world.build()
+    (world.dump / "fetch.json").write_text('{"uuid": "this one", "complete": true, "files": []}')
+    assert [step.kind for step in world.build()] == ["snapshot"]
 
 
 def test_a_crash_at_any_commit_repeats_and_loses_nothing(world: World):

@@ -47,7 +47,7 @@ def live(state: State, now_ms: int) -> dict[tuple[str, bytes], tuple[object, int
 
 @pytest.mark.parametrize("master", ["4", "3.5"])
 @given(run=scripts(), cuts=st.lists(st.integers(0, 60), max_size=6))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=80, deadline=None)
 def test_folding_in_any_parts_leaves_what_the_key_space_holds(master: str, run: list[list[bytes]], cuts: list[int]):
     rules = RULES[master]
     commands, model = accepted(run, rules)

@@ -12,6 +12,7 @@ from deltalake import DeltaTable
 from tests.spark.tables.commands import FIRST_VERSION, NOW_MS, accepted, contents, script, shown, typed
 from tidelog.pikiwi.keyspace import Keyspace
 from tidelog.pikiwi.position import Position
+from tidelog.spark.tables import delta as delta_module
 from tidelog.spark.tables import state as state_module
 from tidelog.spark.tables.delta import DeltaFolder, TableBusy, TableError
 from tidelog.spark.tables.fold import RULES, Command, FoldError
@@ -188,11 +189,59 @@ def test_compaction_leaves_one_file_a_bucket_and_drops_what_expired_by_the_table
         applied(table, [Command(args[0].lower().decode(), args, time, FIRST_VERSION + 1 + number)])
     assert table.clock_ms("db0") == late
     done = table.compact()
-    assert done["expired_rows"] == 1
+    assert done["rows_dropped"] == 1
     assert {key for _, key in held(tmp_path / "t", 0)} == {b"a", b"b", b"stays"}
     assert len(table.delta.files()) <= 2
     assert table.compact()["files_removed"] == 0
     assert table.position(SOURCE) == unpack(FIRST_VERSION + 4)
+
+
+def test_a_key_whose_end_is_only_just_behind_the_clock_is_not_compacted_away(tmp_path: Path):
+    table = begun(tmp_path / "t")
+    applied(table, [Command("psetex", [b"PSETEX", b"k", b"10", b"v"], NOW_MS, FIRST_VERSION + 1)])
+    applied(table, [Command("set", [b"SET", b"other", b"v"], NOW_MS + 5_000, FIRST_VERSION + 2)])
+    assert table.compact()["rows_dropped"] == 0
+
+
+def test_data_is_on_stable_storage_before_the_commit_and_the_commit_after_it(tmp_path: Path):
+    table = begun(tmp_path / "t")
+    synced: list[tuple[str, bool]] = []
+    log = tmp_path / "t" / "_delta_log" / f"{table.delta.version + 1:020}.json"
+    with patch.object(delta_module, "_sync", lambda path: synced.append((path.name, log.exists()))):
+        applied(table, sets(20))
+    data = [Path(each.path).name for each in table.delta.files()]
+    assert len(data) == 4
+    assert sorted(name for name, committed in synced if not committed) == sorted(data)
+    assert [name for name, committed in synced if committed] == [log.name, "_delta_log"]
+
+
+def test_rows_too_many_for_one_file_become_several(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(delta_module, "FILE_BYTES_MAX", 2_000)
+    table = begun(tmp_path / "t", buckets=1)
+    applied(table, sets(200))
+    assert len(table.delta.files()) > 2
+    applied(table, [Command("rename", [b"RENAME", b"key-1", b"key-199"], NOW_MS, FIRST_VERSION + 201)])
+    assert len(held(tmp_path / "t", NOW_MS)) == 199
+
+
+def test_any_table_can_be_compacted_also_one_whose_columns_have_grown(tmp_path: Path):
+    table = DeltaFolder.create(tmp_path / "t", pa.schema([("a", pa.int64())]))
+    table.commit(table.write(pa.table({"a": [1]})), [], {"source": 7})
+    table.add_columns(pa.schema([("b", pa.string())]))
+    table.commit(table.write(pa.table({"a": [2], "b": ["x"]})), [], {})
+    assert table.compact() == {"files_removed": 2, "files_added": 1, "rows_dropped": 0}
+    rows = DeltaTable(str(tmp_path / "t")).to_pyarrow_table().sort_by("a")
+    assert rows.to_pydict() == {"a": [1, 2], "b": [None, "x"]}
+    assert table.compact()["files_removed"] == 0
+    assert table.position("source") == 7
+
+
+def test_files_that_are_large_already_are_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    table = DeltaFolder.create(tmp_path / "t", pa.schema([("a", pa.int64())]))
+    for number in range(3):
+        table.commit(table.write(pa.table({"a": [number]})), [], {})
+    monkeypatch.setattr("tidelog.spark.tables.delta.COMPACT_BYTES", 1)
+    assert table.compact()["files_removed"] == 0
 
 
 def test_vacuum_deletes_what_no_version_needs_and_the_table_stays_readable(tmp_path: Path):

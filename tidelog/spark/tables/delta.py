@@ -9,17 +9,21 @@ longer be the table's. Data files are synced before the commit, the log's new fi
 version or the other whole. Files of a commit that never came are nobody's, until `vacuum` takes them away.
 """
 
+# pyright: reportAttributeAccessIssue=false
+# (pyarrow makes its compute functions when it is loaded)
+
 import json
 import os
 import time
 import uuid
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from deltalake import CommitProperties, DeltaTable, Transaction
 from deltalake import Schema as DeltaSchema
@@ -29,11 +33,16 @@ from deltalake.transaction import AddAction, RemoveAction
 from tidelog.spark.errors import LogSourceError
 
 FILE_BYTES_MAX = 256 << 20  # of rows in memory; more become several files
+COMPACT_BYTES = 64 << 20  # of files that are put together
 RETENTION_HOURS = 168  # files that readers of older versions may still want
 COMPRESSION = "snappy"  # half of zstd's time, which a table that is rewritten all the time is worth
 
 Partition = tuple[str, ...]
 """Values of the partition columns, in their order."""
+
+
+Dead = Callable[[Partition, pa.Table], pa.ChunkedArray]
+"""Which rows of a partition need not be kept: true or false for each."""
 
 
 class TableError(LogSourceError):
@@ -197,12 +206,48 @@ class DeltaFolder:
     def _values(self, partition: Partition) -> dict[str, str | None]:
         return dict(zip(self._partition_by, partition, strict=True))
 
-    def compact(self) -> dict[str, int]:
-        """Few large files instead of many small ones; the rows stay the same."""
-        with self._committing():
-            done = self._table.optimize.compact()
-        self._sync_log()
-        return {"files_removed": int(done["numFilesRemoved"]), "files_added": int(done["numFilesAdded"])}
+    def compact(self, dead: Dead | None = None) -> dict[str, int]:
+        """One file instead of several small ones of a partition, without rows that are `dead`; one commit."""
+        removed: list[DataFile] = []
+        added: list[DataFile] = []
+        gone = 0
+        for partition, files in self._runs():
+            if len(files) == 1 and dead is None:
+                continue
+            rows = pa.concat_tables(self.read(each) for each in files)
+            left = rows if dead is None else rows.filter(pc.invert(dead(partition, rows)))
+            if len(files) > 1 or len(left) < len(rows):
+                gone += len(rows) - len(left)
+                removed += files
+                added += self.write(left, partition) if len(left) else []
+        if removed:
+            self.commit(added, removed, {}, change=gone > 0)
+        return {"files_removed": len(removed), "files_added": len(added), "rows_dropped": gone}
+
+    def _runs(self) -> Iterator[tuple[Partition, list[DataFile]]]:
+        """Files of one partition, together of about `COMPACT_BYTES`; a larger one is alone."""
+        partitions: dict[Partition, list[DataFile]] = {}
+        for each in sorted(self.files(), key=lambda file: file.size):
+            partitions.setdefault(each.partition, []).append(each)
+        for partition, files in partitions.items():
+            run: list[DataFile] = []
+            size = 0
+            for each in files:
+                if run and size + each.size > COMPACT_BYTES:
+                    yield partition, run
+                    run, size = [], 0
+                run.append(each)
+                size += each.size
+            yield partition, run
+
+    def read(self, file: DataFile) -> pa.Table:
+        """A file's rows, with nulls for columns that came later; without the partition's columns."""
+        with pq.ParquetFile(self.folder / file.path) as opened:
+            rows = opened.read(use_threads=False)
+        fields = [field for field in self.schema if field.name not in self._partition_by]
+        have = set(rows.column_names)
+        columns = [rows[each.name] if each.name in have else pa.nulls(len(rows), each.type) for each in fields]
+        return pa.table(columns, names=[each.name for each in fields]).cast(pa.schema(fields))
 
     def vacuum(self, retention_hours: int = RETENTION_HOURS, *, dry_run: bool = False) -> list[str]:
         """Delete files that the table has not had for so long, and files of commits that never came."""

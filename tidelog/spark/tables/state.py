@@ -28,7 +28,7 @@ import pyarrow.parquet as pq
 
 from tidelog.pikiwi.keyspace import Entry
 from tidelog.pikiwi.position import Position
-from tidelog.spark.tables.delta import FILE_BYTES_MAX, DataFile, DeltaFolder, TableBusy, TableError
+from tidelog.spark.tables.delta import FILE_BYTES_MAX, DataFile, DeltaFolder, Partition, TableBusy, TableError
 from tidelog.spark.tables.fold import RULES, Command, Folded, FoldError, Rules, fold, touched
 from tidelog.spark.tables.position import OFFSET_BITS, pack, unpack
 from tidelog.spark.tables.rows import FILE_SCHEMA, PARTITION_FIELDS, STATE_SCHEMA, Rows, entries
@@ -88,7 +88,7 @@ class StateTable:
     def held(self, db: str, now_ms: int) -> Iterator[tuple[str, bytes, Entry]]:
         """Every key of a database that has not expired by then, with its type: for comparing, bucket by bucket."""
         for files in self._files(db).values():
-            rows = pa.concat_tables(_read(self.delta.folder, each) for each in files)
+            rows = pa.concat_tables(self.delta.read(each) for each in files)
             for data_type, key, entry in entries(rows):
                 if not 0 < entry.expire_ms < now_ms:
                     yield data_type, key, entry
@@ -147,23 +147,11 @@ class StateTable:
         The table's own clock decides, not today's: commands that are still to come may have run before. It may go
         back a little where another master takes over.
         """
-        removed: list[DataFile] = []
-        added: list[DataFile] = []
-        gone = 0
-        for db in sorted({each.partition[0] for each in self.delta.files()}):
-            before_ms = self.clock_ms(db) - CLOCK_BACK_MS_MAX
-            for bucket, held in self._files(db).items():
-                rows = pa.concat_tables(_read(self.delta.folder, each) for each in held)
-                dead = pc.fill_null(pc.less(rows["expire_at"], before_ms), False)
-                expired = pc.sum(dead).as_py() or 0
-                if expired or len(held) > 1:
-                    gone += expired
-                    removed += held
-                    left = rows.filter(pc.invert(dead))
-                    added += self.delta.write(left, (db, str(bucket))) if len(left) else []
-        if removed:
-            self.delta.commit(added, removed, {}, change=gone > 0)
-        return {"files_removed": len(removed), "files_added": len(added), "expired_rows": gone}
+
+        def expired(partition: Partition, rows: pa.Table) -> pa.ChunkedArray:
+            return pc.fill_null(pc.less(rows["expire_at"], self.clock_ms(partition[0]) - CLOCK_BACK_MS_MAX), False)
+
+        return self.delta.compact(expired)
 
     # --- parts ---
 
@@ -194,7 +182,7 @@ class StateTable:
         return rows
 
     def _write(self, db: str, bucket: int, kept: Sequence["_Stay"], rows: Rows | None) -> list[DataFile]:
-        parts = [stay.rows if stay.rows is not None else stay.read(self.delta.folder) for stay in kept]
+        parts = [stay.rows if stay.rows is not None else stay.read(self.delta) for stay in kept]
         if rows is not None:
             parts.append(rows.table())
         whole = pa.concat_tables(parts)
@@ -242,8 +230,8 @@ class _Stay:
     mask: pa.ChunkedArray
     rows: pa.Table | None  # None: there was no room
 
-    def read(self, folder: Path) -> pa.Table:
-        return _read(folder, self.file).filter(self.mask)
+    def read(self, delta: DeltaFolder) -> pa.Table:
+        return delta.read(self.file).filter(self.mask)
 
 
 @dataclass(frozen=True, slots=True)
@@ -272,8 +260,3 @@ def _find(folder: Path, files: Sequence[DataFile], keys: Sequence[bytes], memory
         kept = rows.filter(mask)
         stay.append(_Stay(each, mask, kept if memory.take(kept.nbytes) else None))
     return _Found(pa.concat_tables(found), stay)
-
-
-def _read(folder: Path, each: DataFile) -> pa.Table:
-    with pq.ParquetFile(folder / each.path) as file:
-        return file.read(FILE_SCHEMA.names, use_threads=False).cast(FILE_SCHEMA)
