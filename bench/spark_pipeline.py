@@ -22,7 +22,7 @@ from bench.scratch import scratch
 from bench.spark_log import _children as children
 from bench.spark_log import _tree_cpu_s as tree_cpu_s
 
-WARM_ROUNDS, ROUNDS = 20, 30  # of 20,000 items each
+WARM_ROUNDS, ROUNDS = 20, 20  # of 20,000 items each
 SMALL_ITEMS, SMALL_ROUNDS, SMALL_WARM_ROUNDS = 1_000, 20, 10
 PARTITIONS = 4
 TOPIC = "events"

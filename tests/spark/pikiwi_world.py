@@ -3,6 +3,7 @@
 import random
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from tidelog.pikiwi.binlog import BinlogItem, encode_item
 from tidelog.pikiwi.checkpoint import CheckpointFile
@@ -10,7 +11,7 @@ from tidelog.pikiwi.config import Config
 from tidelog.pikiwi.event import Event, EventBuilder, EventSettings
 from tidelog.pikiwi.position import Position
 from tidelog.pikiwi.resp import encode_command
-from tidelog.pikiwi.wal import FileWal, wal_folder
+from tidelog.pikiwi.wal import FileWal, open_wal, wal_folder
 
 START = Position(3, 100)
 LINEAGE = "dfe36f6e6bf2c7de85df3657e8ad1b519a3ecc56b509ecedb0"
@@ -61,7 +62,7 @@ def items(commands: Commands, after: Position = START, first: int = 0) -> Items:
 class Source:
     """A source of one or more databases, with a writer where its receiver would be."""
 
-    def __init__(self, folder: Path, databases: Sequence[str] = ("db0",), **settings: object) -> None:
+    def __init__(self, folder: Path, databases: Sequence[str] = ("db0",), **settings: Any) -> None:
         self.folder = folder
         self.config = Config(
             master_port=9221,
@@ -69,11 +70,16 @@ class Source:
             wal_dir=folder / "wal",
             dump_path=folder / "dump",
             checkpoint_path=folder / "checkpoint.json",
-            **settings,  # type: ignore[arg-type]
+            **settings,
         )
         self.file = CheckpointFile(self.config.checkpoint_path, self.config.source, databases[0])
-        self.wals = {name: FileWal(wal_folder(self.config, name), SEGMENT_BYTES, 1) for name in databases}
+        self.wals = {name: self._open(name) for name in databases}
         self.written: dict[str, Items] = {name: [] for name in databases}
+
+    def _open(self, db: str) -> Any:
+        if self.config.wal_backend == "stream":
+            return open_wal(self.config, db)
+        return FileWal(wal_folder(self.config, db), SEGMENT_BYTES, 1)
 
     def begin(self, position: Position = START, db: str = "db0") -> None:
         self.wals[db].reset(position)

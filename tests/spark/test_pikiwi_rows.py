@@ -12,6 +12,7 @@ from tidelog.pikiwi.event import EventBuilder, EventSettings
 from tidelog.pikiwi.filter import Filter
 from tidelog.pikiwi.resp import parse_command
 from tidelog.pikiwi.wal import FileWal, WalGone, WalPoint, WalReader
+from tidelog.spark.kernel import messages as kernel_messages
 from tidelog.spark.kernel import wal_chunks
 from tidelog.spark.kernel.messages import MESSAGE_SCHEMA, Delivery, unpack
 from tidelog.spark.kernel.wal_chunks import read_chunks
@@ -139,6 +140,18 @@ def test_messages_say_topic_and_partition_and_go_everywhere_when_they_concern_al
     assert [row["partition"] for row in found[1:4]] == [0, 1, 2]
     assert {row["topic"] for row in found} == {"events"}
     assert found[0]["timestamp"].timestamp() == 1_700_000_000  # type: ignore[union-attr]
+
+
+def test_of_items_that_are_all_held_back_there_is_nothing_to_send(tmp_path: Path):
+    maker = RowMaker(EventBuilder(SETTINGS, Filter.parse(["key=other"])), DELIVERY)
+    assert rows(tmp_path, items([[b"SET", b"a", b"1"]] * 300), WalDecode.MESSAGE, maker) == []
+
+
+def test_messages_are_the_same_when_they_travel_in_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    made = items(shop(300))
+    whole = rows(tmp_path / "whole", made, WalDecode.MESSAGE)
+    monkeypatch.setattr(kernel_messages, "PIECE_BYTES", 1000)
+    assert rows(tmp_path / "pieces", made, WalDecode.MESSAGE) == whole
 
 
 def test_an_event_that_is_too_large_becomes_a_dead_letter_once(tmp_path: Path):

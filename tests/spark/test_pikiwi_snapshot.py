@@ -94,7 +94,7 @@ def test_a_plan_is_the_same_when_it_is_read_back(tmp_path: Path):
     assert load_plan(tmp_path / "plan.json") == made
 
 
-@pytest.mark.parametrize("mode", ["dual", "single"])
+@pytest.mark.parametrize("mode", ["dual", pytest.param("single", marks=pytest.mark.slow)])
 def test_the_dump_is_delivered_and_then_the_binlog_that_arrived_meanwhile(
     spark: SparkSession, tidelog_log: Log, tmp_path: Path, mode: str
 ):

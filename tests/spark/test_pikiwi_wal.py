@@ -73,6 +73,7 @@ def test_typed_rows_are_the_commands_with_absolute_times(spark: SparkSession, so
     assert {row.data_type for row in found if row.op == "rpush"} == {"list"}
 
 
+@pytest.mark.slow
 def test_raw_rows_are_the_items_of_all_databases(spark: SparkSession, tmp_path: Path):
     source = Source(tmp_path, ("db0", "db1"))
     for db in ("db0", "db1"):
@@ -84,6 +85,7 @@ def test_raw_rows_are_the_items_of_all_databases(spark: SparkSession, tmp_path: 
     source.close()
 
 
+@pytest.mark.slow
 def test_a_segment_that_was_cleaned_away_at_a_batch_s_end_does_not_stop_the_query(
     spark: SparkSession, source: Source, tmp_path: Path
 ):
@@ -99,6 +101,7 @@ def test_a_segment_that_was_cleaned_away_at_a_batch_s_end_does_not_stop_the_quer
     assert found[0].seq == 2001
 
 
+@pytest.mark.slow
 def test_a_wal_that_began_anew_stops_the_query(spark: SparkSession, source: Source, tmp_path: Path):
     source.write(shop(10))
     rows(spark, source, tmp_path / "c")

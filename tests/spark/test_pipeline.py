@@ -10,6 +10,7 @@ pytest.importorskip("pyspark", reason="Spark is not installed: pip install tidel
 
 from pyspark.sql import SparkSession
 
+from tidelog.pikiwi.position import Position
 from tidelog.spark.message_sink import MessageSink
 from tidelog.spark.pipeline import database
 from tidelog.spark.pipeline.database import state_folder
@@ -156,6 +157,25 @@ def test_a_cluster_that_refuses_for_ever_stops_the_pipeline_with_the_position(
             running.failure = None
     finally:
         spark.dataSource.register(MessageSink)
+
+
+@pytest.mark.slow
+def test_a_wal_that_is_a_stream_is_delivered_and_begins_anew(spark: SparkSession, tidelog_log: Log, tmp_path: Path):
+    topic = tidelog_log.topic(PARTITIONS)
+    stream = {"wal_backend": "stream", "wal_stream_prefix": f"wal.{topic}"}
+    source = Source(tmp_path, kafka_brokers=tidelog_log.bootstrap, kafka_topic_binlog=topic, **stream)
+    source.begin()
+    source.write(shop(500))
+    with Running(spark, source) as running:
+        running.catch_up()
+        source.write(shop(100, seed=2))
+        running.catch_up()
+        delivered = source.events()
+        source.begin(Position(9, 0))
+        source.write(shop(100, seed=3))
+        running.catch_up()
+    source.close()
+    assert content(tidelog_log, topic) == expected([*delivered, *source.events()], PARTITIONS)
 
 
 def log_values(log: Log, topic: str) -> list[list[bytes]]:

@@ -91,6 +91,14 @@ def test_a_stream_that_was_made_anew_is_not_mixed_with_the_old_one(tidelog_log: 
             list(land(table, cluster, again))
 
 
+def test_offsets_without_records_are_passed_over(tidelog_log: Log, tmp_path: Path):
+    topic = tidelog_log.topic()
+    send(tidelog_log, topic, {"id": 1})
+    with patch.object(from_stream, "_records", lambda *_: iter(())):  # as the end of a transaction has none
+        assert [step.records for step in landed(tidelog_log, topic, tmp_path / "t")] == [0]
+    assert landed(tidelog_log, topic, tmp_path / "t") == []
+
+
 def test_the_command_lands_a_stream_and_says_what_it_did(tidelog_log: Log, tmp_path: Path, capfd):
     topic = tidelog_log.topic()
     send(tidelog_log, topic, {"id": 1}, b"?")

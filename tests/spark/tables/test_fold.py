@@ -102,6 +102,22 @@ def test_a_key_that_expired_between_two_batches_is_gone_for_the_second():
     assert [entry.value for _, _, entry, _ in second.held] == [b"1"]
 
 
+def test_rows_in_any_order_are_the_same_keys():
+    run = [
+        [b"RPUSH", b"l", b"0", b"1", b"2"], [b"XADD", b"x", b"9-0", b"f", b"v"], [b"XADD", b"x", b"10-0", b"f", b"v"],
+        [b"HSET", b"h", b"f", b"v", b"g", b"w"],
+    ]  # fmt: skip
+    commands, _ = accepted(run, V4)
+    rows = Rows()
+    for held in fold([], commands, V4).held:
+        rows.put(*held)
+    table = rows.table()
+    back = {key: entry.value for _, key, entry in entries(table.take(list(reversed(range(len(table))))))}
+    assert list(back[b"l"]) == [b"0", b"1", b"2"]
+    assert list(back[b"x"].entries) == [(9, 0), (10, 0)]
+    assert back[b"h"] == {b"f": b"v", b"g": b"w"}
+
+
 @pytest.mark.parametrize("position", [Position(0, 0), Position(12, 3456), Position((1 << 31) - 1, (1 << 32) - 1)])
 def test_positions_survive_as_numbers(position: Position):
     assert unpack(pack(position)) == position

@@ -148,6 +148,17 @@ def test_of_two_writers_the_slower_one_changes_nothing(tmp_path: Path):
     assert StateTable.open(tmp_path / "t").position(SOURCE) == unpack(FIRST_VERSION + 5)
 
 
+def test_a_batch_that_was_computed_from_an_older_version_is_refused_whatever_changed(tmp_path: Path):
+    first = begun(tmp_path / "t")
+    second = StateTable.open(tmp_path / "t")
+    first.replace("pikiwi/test/lineage/db1", "db1", [], START)
+    with pytest.raises(TableBusy, match="another process"):
+        applied(second, sets(5))
+    second.delta.refresh()
+    applied(second, sets(5))
+    assert len(held(tmp_path / "t", NOW_MS)) == 5
+
+
 def test_a_command_that_is_not_known_stops_the_batch_and_names_table_and_position(tmp_path: Path):
     table = begun(tmp_path / "t")
     bad = Command("spop", [b"SPOP", b"key-1"], NOW_MS, FIRST_VERSION + 9)

@@ -7,7 +7,7 @@
   key it was, where it stands in the binlog, and why it is there. The event's own arguments are not in it.
 
 On their way from source to sink messages pass through the JVM, where a row costs ten times what it costs here. So they
-travel packed: one row is thousands of messages, as Arrow writes them.
+travel packed: thousands of messages as Arrow writes them, in rows that are pieces of that.
 """
 
 import json
@@ -26,6 +26,7 @@ from tidelog.spark.kernel.partitioner import choose_partitions
 ENVELOPE_BYTES = 128  # what a record and the batch around it take besides key and value, at most
 KEY_BYTES_MAX = 1024  # of a dead letter
 DEAD_LETTER = ".dead-letter"
+PIECE_BYTES = 512 << 10  # of what is packed: larger objects are a burden for the JVM's collector
 
 MESSAGE_SCHEMA = pa.schema(
     [
@@ -83,22 +84,31 @@ def messages(events: Outgoing, delivery: Delivery) -> pa.RecordBatch:
 
 
 def pack(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """One row."""
+    """A few rows, the pieces of one text; the last one says how many messages are in it."""
     out = pa.BufferOutputStream()
     with pa.ipc.new_stream(out, MESSAGE_SCHEMA) as writer:
         writer.write_batch(batch)
     packed = out.getvalue()
-    bounds = pa.py_buffer(np.array([0, packed.size], dtype=np.int32))
-    content = pa.Array.from_buffers(pa.binary(), 1, [None, bounds, packed])
-    return pa.RecordBatch.from_arrays([content, numbers(np.array([batch.num_rows], np.int32))], schema=PACK_SCHEMA)
+    bounds = np.minimum(np.arange(0, packed.size + PIECE_BYTES, PIECE_BYTES, dtype=np.int64), packed.size)
+    pieces = len(bounds) - 1
+    counts = np.zeros(pieces, dtype=np.int32)
+    counts[-1] = batch.num_rows
+    texts = pa.Array.from_buffers(pa.binary(), pieces, [None, pa.py_buffer(bounds.astype(np.int32)), packed])
+    return pa.RecordBatch.from_arrays([texts, numbers(counts)], schema=PACK_SCHEMA)
 
 
 def unpack(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """The messages in order."""
+    pieces: list[pa.Buffer] = []
     for batch in batches:
-        for packed in batch.column(0):
-            with pa.ipc.open_stream(packed.as_buffer()) as reader:
+        for piece, count in zip(batch.column(0), batch.column(1).to_pylist(), strict=True):
+            pieces.append(piece.as_buffer())
+            if not count:
+                continue
+            with pa.ipc.open_stream(pieces[0] if len(pieces) == 1 else b"".join(pieces)) as reader:
                 yield from reader
+            pieces = []
+    assert not pieces, "the last piece is missing"
 
 
 def _spread(partitions: npt.NDArray[np.int32], copies: npt.NDArray[np.int64]) -> npt.NDArray[np.int32]:

@@ -83,7 +83,9 @@ class SnapshotRowMaker:
             SnapshotDecode.MESSAGE: self._messages,
         }
         for commands in _groups(read_range(dump_range)):
-            yield make[decode](commands)
+            chosen = self._chosen(commands)
+            if chosen:
+                yield make[decode](chosen)
 
     def _built(self, commands: list[SnapshotCommand]) -> tuple[pa.Array, pa.Array]:
         build, position, ts_ms = self.builder.snapshot_event, self.position, self.ts_ms
@@ -106,29 +108,27 @@ class SnapshotRowMaker:
         return pack(messages(Outgoing(keys, values, np.zeros(count, dtype=bool), timestamps), self.delivery))
 
     def _typed(self, commands: list[SnapshotCommand]) -> pa.RecordBatch:
-        chosen = self._chosen(commands)
-        db, filenum, offset, seq = self._place(len(chosen))
+        db, filenum, offset, seq = self._place(len(commands))
         columns = [
             db,
             seq,
             filenum,
             offset,
-            pa.array([self.ts_ms] * len(chosen), pa.int64()),
-            pa.array([command.args[0].decode().lower() for command in chosen], pa.string()),
-            pa.array([command.data_type for command in chosen], pa.string()),
-            pa.array([command.key for command in chosen], pa.binary()),
-            pa.array([list(command.args) for command in chosen], ARGS),
+            pa.array([self.ts_ms] * len(commands), pa.int64()),
+            pa.array([command.args[0].decode().lower() for command in commands], pa.string()),
+            pa.array([command.data_type for command in commands], pa.string()),
+            pa.array([command.key for command in commands], pa.binary()),
+            pa.array([list(command.args) for command in commands], ARGS),
         ]
         return pa.RecordBatch.from_arrays(columns, schema=TYPED_SCHEMA)
 
     def _commands(self, commands: list[SnapshotCommand]) -> pa.RecordBatch:
-        chosen = self._chosen(commands)
         columns = [
-            constant_text(self.builder.settings.db, len(chosen)),
-            pa.array([command.data_type for command in chosen], pa.string()),
-            pa.array([command.key for command in chosen], pa.binary()),
-            pa.array([command.batch for command in chosen], pa.int64()),
-            pa.array([list(command.args) for command in chosen], ARGS),
+            constant_text(self.builder.settings.db, len(commands)),
+            pa.array([command.data_type for command in commands], pa.string()),
+            pa.array([command.key for command in commands], pa.binary()),
+            pa.array([command.batch for command in commands], pa.int64()),
+            pa.array([list(command.args) for command in commands], ARGS),
         ]
         return pa.RecordBatch.from_arrays(columns, schema=COMMAND_SCHEMA)
 

@@ -112,6 +112,8 @@ class RowMaker:
         times_us = _exec_times(chunk) * 1_000_000
         for events in EventKernel(self.builder).build(chunk.payloads, chunk.filenums, chunk.offsets):
             item = events.item.to_numpy()
+            if not len(item):
+                continue
             outgoing = Outgoing(
                 events.key,
                 events.value,

@@ -78,7 +78,6 @@ def fold(state: Iterable[tuple[str, bytes, Entry]], commands: Iterable[Command],
     """`state` holds at least what is there of the touched keys; it is used up."""
     space = _Keys(rules, state)
     versions: dict[bytes, int] = {}
-    named: set[bytes] = set()
     flushed = False
     clock_ms = rules.clock_ms
     for command in commands:
@@ -91,12 +90,9 @@ def fold(state: Iterable[tuple[str, bytes, Entry]], commands: Iterable[Command],
             versions[args[1]] = version
         elif op in _FLUSHES:
             flushed = True
-            named.update(versions)
-            versions.clear()
         else:
             versions.update(dict.fromkeys(_keys(command), version))
-    named.update(versions)
-    return Folded(flushed, frozenset(named), space.held(versions))
+    return Folded(flushed, frozenset(versions), space.held(versions))
 
 
 def _keys(command: Command) -> Sequence[bytes]:
