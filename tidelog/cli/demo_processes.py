@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import IO
 
 from tidelog.cli import CommandError
-from tidelog.cli.embedded import _end_with_parent
+from tidelog.cli.embedded import end_with_parent
 
 ROOT = Path(__file__).parents[2]
 MASTER = "tests.pikiwi.live_master"
@@ -33,7 +33,7 @@ class Child:
                     "PYTHONPATH": os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH")))),
                 },
                 start_new_session=True,  # Ctrl-C is for us; we tell our children
-                preexec_fn=_end_with_parent,  # noqa: PLW1509 - a system call, whatever other threads hold
+                preexec_fn=end_with_parent,  # noqa: PLW1509 - a system call, whatever other threads hold
                 text=True,
             )
 

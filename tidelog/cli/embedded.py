@@ -88,7 +88,7 @@ class _Member:
 _libc = ctypes.CDLL(None)  # loaded here: between fork and exec nothing may be
 
 
-def _end_with_parent() -> None:
+def end_with_parent() -> None:
     """In the node's process: should its parent be killed, the node gets SIGTERM from the kernel."""
     _libc.prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
 
@@ -237,7 +237,7 @@ class EmbeddedCluster:
                 env={**os.environ, LISTEN_FDS: f"{client.fileno()},{peer.fileno()}"},
                 pass_fds=(client.fileno(), peer.fileno()),
                 start_new_session=True,  # Ctrl-C is for us; we tell the nodes
-                preexec_fn=_end_with_parent,  # noqa: PLW1509 - a system call, whatever other threads hold
+                preexec_fn=end_with_parent,  # noqa: PLW1509 - a system call, whatever other threads hold
             )
         assert member.process.stdout is not None
         os.set_blocking(member.process.stdout.fileno(), False)

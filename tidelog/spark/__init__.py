@@ -27,8 +27,9 @@ def register(spark: "SparkSession") -> None:
     from tidelog.spark.pikiwi_wal import PikiwiWalDataSource  # noqa: PLC0415
     from tidelog.spark.region import RegionDataSource  # noqa: PLC0415
     from tidelog.spark.source import TidelogDataSource  # noqa: PLC0415
+    from tidelog.spark.tables.append import TableDataSource  # noqa: PLC0415
 
-    for source in (TidelogDataSource, MessageSink, PikiwiWalDataSource, RegionDataSource):
+    for source in (TidelogDataSource, MessageSink, PikiwiWalDataSource, RegionDataSource, TableDataSource):
         spark.dataSource.register(source)
     if find_spec("rocksdict") is not None:
         from tidelog.spark.pikiwi_snapshot import PikiwiSnapshotDataSource  # noqa: PLC0415
