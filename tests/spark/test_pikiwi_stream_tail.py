@@ -56,6 +56,7 @@ def test_what_was_written_is_read_between_any_two_places(world: World, monkeypat
     world.wal.reset(START)
     end = world.write(500)
     first = world.tail.first()
+    assert first is not None
     assert first == WalPoint(0, START, 0, 1)
     assert world.tail.durable() == end
     assert world.read(first, end) == world.written
