@@ -25,6 +25,7 @@ DEFAULTS: Mapping[str, str] = MappingProxyType(
             "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
         ),
         "spark.sql.python.filterPushdown.enabled": "true",
+        "spark.python.unix.domain.socket.enabled": "true",  # a little faster, and no need for a name `localhost`
     }
 )
 

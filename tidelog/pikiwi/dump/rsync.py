@@ -173,7 +173,7 @@ class _Fetch:
             async with asyncio.TaskGroup() as group:
                 for index in range(min(self._limits.readers, len(missing))):
                     group.create_task(reader(index))
-        except* (PikiwiError, OSError) as errors:
+        except ExceptionGroup as errors:  # the first that failed ended the others
             raise errors.exceptions[0] from None
 
     async def _fetch_file(self, connection: "_Connection", uuid: str, name: str, have: int, bytes_max: int) -> None:
