@@ -20,7 +20,7 @@ PYTEST := $(BIN)/python -m pytest -q -n $(WORKERS) --dist loadgroup
 # Folders that are checked, of which some may not exist yet.
 SOURCES := $(wildcard tidelog tests bench examples)
 
-.PHONY: help setup demo test test-fast check format bench sim faults fuzz mutants lock clean
+.PHONY: help setup demo test test-fast test-long check format bench sim faults fuzz mutants lock clean
 
 help: ## list the targets
 	@sed -nE 's/^([a-z-]+):.*## (.*)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
@@ -38,7 +38,10 @@ test: check ## everything CI checks: lint, types, import rules, all tests
 	@$(PYTEST) $(ARGS)
 
 test-fast: setup ## the inner loop: all tests but the slow ones (ARGS="tests/raft -k vote")
-	@$(PYTEST) -m "not slow" $(ARGS)
+	@$(PYTEST) -m "not slow and not long" $(ARGS)
+
+test-long: setup ## the tests that take minutes each: hundreds of kills, 100,000 commands, Spark on a cluster
+	@$(PYTEST) -m long $(ARGS)
 
 check: setup ## lint, format, types, import rules
 	@$(BIN)/ruff check --quiet $(SOURCES)

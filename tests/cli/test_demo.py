@@ -16,7 +16,7 @@ GOOD = Outcome(
 )  # fmt: skip
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_whole_story_is_told_and_everything_is_there(tmp_path: Path) -> None:
     pytest.importorskip("pyspark", reason="Spark is not installed: pip install tidelog[spark]")
     told = subprocess.run(

@@ -67,7 +67,7 @@ live: set[int] = set()  # process groups of tests that run now, to be ended when
 
 def run_fast_tests(scratch: Path, workers: int, first: str, limits: Limits) -> tuple[int | None, str]:
     """Exit status of pytest (None: it did not end in time) and its output."""
-    command = [sys.executable, "-m", "pytest", "-x", "-q", "-m", "not slow", "-n", str(workers)]
+    command = [sys.executable, "-m", "pytest", "-x", "-q", "-m", "not slow and not long", "-n", str(workers)]
     command += ["-p", "tests.mutants.witness", "-p", "no:cacheprovider", "-o", f"timeout={limits.test_seconds}"]
     command += [f"--ignore={path}" for path in IGNORED]
     with subprocess.Popen(

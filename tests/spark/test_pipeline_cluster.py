@@ -23,7 +23,7 @@ from .pikiwi_world import Source, shop
 from .pipeline_world import content, expected
 from .world import Log
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.long
 
 PARTITIONS = 2
 WAIT_S_MAX = 180.0

@@ -67,7 +67,7 @@ def test_a_leader_killed_at_any_step_of_a_deletion_finishes_it_later(processes: 
     assert (found["missing"], found["orphans"]) == ([], [])
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(1_800)
 def test_a_hundred_kills_at_random_moments(processes: TieredProcesses) -> None:
     rng = random.Random(7)

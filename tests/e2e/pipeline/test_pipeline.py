@@ -131,7 +131,7 @@ def world(tmp_path: Path) -> Iterator[PipelineWorld]:
     made.stop()
 
 
-@pytest.mark.parametrize("commands", [800, pytest.param(25_000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("commands", [800, pytest.param(25_000, marks=pytest.mark.long)])
 def test_dump_and_binlog_into_topics_and_a_table_whatever_is_killed(world: PipelineWorld, commands: int) -> None:
     master = world.master
     master.obey(f"shop {commands}")
@@ -155,7 +155,7 @@ def test_dump_and_binlog_into_topics_and_a_table_whatever_is_killed(world: Pipel
     world.assert_table_is_right()
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_purged_binlog_forces_a_full_sync_and_the_pipeline_goes_on_from_it(tmp_path: Path) -> None:
     world = PipelineWorld(tmp_path, "--binlog-file-bytes", str(64 << 10), "--expire-logs-nums", "2")
     try:

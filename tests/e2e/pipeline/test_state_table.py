@@ -96,7 +96,7 @@ def test_a_table_follows_its_source_through_restarts_a_purge_and_another_lineage
     asyncio.run(scenario())
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("version", ["3.5", "4.0"])
 def test_a_hundred_thousand_commands(version: Version, tmp_path: Path) -> None:
     async def scenario() -> None:
