@@ -22,7 +22,7 @@ from google.protobuf.message import Message
 
 from tidelog.pikiwi.dump.info import INFO_BYTES_MAX, INFO_NAME, DumpInfo
 from tidelog.pikiwi.dump.received import Held, ReceivedDump, checked_names
-from tidelog.pikiwi.errors import DumpError, LinkError, PikiwiError, ProtocolError
+from tidelog.pikiwi.errors import DumpError, LinkError, ProtocolError
 from tidelog.pikiwi.progress import SnapshotProgress
 from tidelog.pikiwi.protocol import FrameDecoder, encode_frame, parse
 from tidelog.pikiwi.protocol import rsync_service_pb2 as pb
