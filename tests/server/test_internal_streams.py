@@ -10,7 +10,8 @@ import tidelog.server.coordinators
 from tests.server.client import WAIT_S, Client, batch_of
 from tests.server.world import Server, World, until
 from tidelog.cluster import CLUSTER_STREAM
-from tidelog.server.coordinators import TOPIC
+from tidelog.groups import partition_of
+from tidelog.server.coordinators import TOPIC, Seat, group_settings
 from tidelog.wire.errors import ErrorCode
 from tidelog.wire.messages import (
     DeleteTopicsRequest,
@@ -93,6 +94,21 @@ async def test_a_deleted_topics_offsets_go_with_it(world: World) -> None:
             pass
     server = await _killed(world, server)
     assert await _committed(server) == {"u": 5}
+
+
+async def test_offsets_are_forgotten_only_when_the_state_here_must_know_their_topic(world: World) -> None:
+    """A coordinator may begin on a node whose copy of the cluster's state is behind."""
+    server = await world.start()
+    await server.create("t")
+    assert await _commit(await server.connect(), 5) == 0
+    replica = server.replica(TOPIC, partition_of("g", len(server.broker.state.topics[TOPIC].partitions)))
+    seat = Seat(replica, group_settings(server.settings), topic_exists=lambda _name: False)
+    coordinator = seat.coordinator
+    assert coordinator is not None
+    seat.known_to_lead(replica.group.term - 1)  # of an earlier time that this node led
+    assert coordinator.topics() == {"t"}
+    seat.known_to_lead(replica.group.term)
+    await until(lambda: not coordinator.topics())
 
 
 async def test_a_commit_for_a_topic_that_is_not_there_is_refused(world: World) -> None:

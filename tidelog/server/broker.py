@@ -33,6 +33,7 @@ from tidelog.server.clock import now_ms
 from tidelog.server.cluster_log import ClusterLog, CommandRefusedError
 from tidelog.server.connection import Connection, Exchange
 from tidelog.server.controller import Controller
+from tidelog.server.coordinators import TOPIC as OFFSETS_TOPIC
 from tidelog.server.coordinators import Coordinators
 from tidelog.server.fetch import Fetch
 from tidelog.server.framing import PRODUCE
@@ -324,6 +325,8 @@ class Broker:
             found = self.state.partition_of(partition.stream)
             if found is not None:
                 self.assigned.settle(found[0], (partition,))
+                if found[0].name == OFFSETS_TOPIC:
+                    self.coordinators.carried()
         if isinstance(command, AlterNodeConfigs):
             self._set_quotas()
 

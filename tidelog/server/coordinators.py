@@ -56,6 +56,7 @@ class Seat:
         self._clock_offset_ms = wall_ms() - now_ms()  # sessions must not feel the wall clock being set
         self._records_since_snapshot = 0
         self._snapshot_offset = -1
+        self._loaded_topics: set[str] = set()  # that had offsets when we began; nobody has looked yet if they exist
         self.coordinator: Coordinator | None = None
         replica.on_leadership = self._leadership_changed
         self._leadership_changed()
@@ -83,6 +84,19 @@ class Seat:
             self.coordinator.forget_topic(topic, _whatever)
             self.touched()
 
+    def known_to_lead(self, term: int) -> None:
+        """The cluster's state, as it is here, says that this node leads in `term`.
+
+        It was told so after everything was loaded, so it knows all topics that had offsets by then: those that are
+        missing are deleted. Before, they may be missing because this copy of the state is behind.
+        """
+        if self.coordinator is None or term != self.replica.group.term:
+            return
+        topics, self._loaded_topics = self._loaded_topics, set()
+        for topic in topics:
+            if not self._topic_exists(topic):
+                self.forget_topic(topic)
+
     def _leadership_changed(self) -> None:
         if self.replica.ready and self.coordinator is None:
             self._load()
@@ -96,9 +110,7 @@ class Seat:
             image.apply(record.key or b"", record.value)
             self._records_since_snapshot += 1
         coordinator.start(image, self.now())
-        for topic in coordinator.topics():
-            if not self._topic_exists(topic):
-                coordinator.forget_topic(topic, _whatever)
+        self._loaded_topics = coordinator.topics()
         self.touched()
 
     def _unload(self) -> None:
@@ -155,7 +167,7 @@ class Coordinators:
         self._seats: dict[int, Seat] = {}
 
     def carried(self) -> None:
-        """The internal topic, or its place on this node, has changed."""
+        """The internal topic, its place on this node, or who leads it has changed."""
         topic = self._broker.topic_of(TOPIC)
         for number, partition in enumerate(topic.partitions if topic is not None else ()):
             replica = self._broker.node.replicas.get(partition.stream)
@@ -164,7 +176,10 @@ class Coordinators:
                 self._seats.pop(number).close()
                 seat = None
             if replica is not None and seat is None:
-                self._seats[number] = Seat(replica, self._settings, lambda name: name in self._broker.state.topics)
+                seat = Seat(replica, self._settings, lambda name: name in self._broker.state.topics)
+                self._seats[number] = seat
+            if seat is not None and partition.leader == self._broker.settings.node_id:
+                seat.known_to_lead(partition.term)
 
     def close(self) -> None:
         for seat in self._seats.values():
@@ -221,7 +236,7 @@ def _error(refusal: Refusal) -> ErrorCode:
 
 
 def _whatever(_error: ErrorCode) -> None:
-    """If it failed, loading does it again."""
+    """If it failed, the next coordinator does it again."""
 
 
 def _nothing(_refusal: Refusal | None) -> None:

@@ -22,10 +22,12 @@ import asyncio
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
+from enum import Enum
 from typing import TYPE_CHECKING, Literal, NamedTuple
 from uuid import UUID
 
 from tidelog import faults
+from tidelog.raft import Refusal
 from tidelog.server.connection import Exchange
 from tidelog.server.leaders import WRONG_NODE, endpoints_of, epoch_error, hint_of, members_of
 from tidelog.server.replica import Replica
@@ -52,6 +54,16 @@ IN_SYNC_TIMEOUTS = 2  # election timeouts within which a replica was heard that 
 IN_SYNC_ENTRIES_MAX = 4_096  # and how many committed entries it may lack
 PIECE_BYTES = 1 << 20
 WAIT_MS_MAX = 60_000
+PROOF_MS_MAX = 1_000  # beyond what the reader would wait: its next request finds the proof easier to get
+
+
+class _Proof(Enum):
+    """That this node still leads a stream: asked for only where being wrong would do harm."""
+
+    NOT_ASKED = 0
+    PENDING = 1
+    GIVEN = 2
+    REFUSED = 3
 
 
 @dataclass(slots=True)
@@ -64,6 +76,7 @@ class _Part:
     chunks: Sequence[Chunk] = ()
     remote: "RemoteRead | None" = None
     """What is being read from the object store for it."""
+    proof: _Proof = _Proof.NOT_ASKED
 
 
 class _Piece(NamedTuple):
@@ -161,7 +174,7 @@ class Fetch:
             if replica is None:
                 hurry = True
                 continue
-            error, patient = self._check(replica, part.asked)
+            error, patient = self._check(replica, part)
             answer.error = error
             if error:
                 answer.high_watermark = answer.start_offset = -1
@@ -205,13 +218,20 @@ class Fetch:
         part.chunks = part.remote.pieces
         return sum(map(len, part.chunks))
 
-    def _check(self, replica: Replica, asked: FetchRequestPartition) -> tuple[ErrorCode, bool]:
+    def _check(self, replica: Replica, part: _Part) -> tuple[ErrorCode, bool]:
         """(what is wrong, whether time may mend it)."""
+        asked = part.asked
         if replica.ready:
             error = epoch_error(replica, asked.current_leader_epoch)
-            if not error and not replica.start_offset <= asked.fetch_offset <= replica.log.next_offset:
+            if not error and asked.fetch_offset < replica.start_offset:
                 error = ErrorCode.OFFSET_OUT_OF_RANGE
+            elif not error and asked.fetch_offset > replica.log.next_offset:
+                return self._beyond_the_end(replica, part)
             return error, False
+        return self._check_unready(replica, asked)
+
+    def _check_unready(self, replica: Replica, asked: FetchRequestPartition) -> tuple[ErrorCode, bool]:
+        """As `_check`, of a replica that does not lead, or not yet."""
         if replica.group.leader is None:
             return ErrorCode.NOT_LEADER_OR_FOLLOWER, False
         error = epoch_error(replica, asked.current_leader_epoch)
@@ -226,6 +246,23 @@ class Fetch:
         if asked.fetch_offset > replica.high_watermark:
             return ErrorCode.OFFSET_NOT_AVAILABLE, True  # the leader is ahead
         return ErrorCode.NONE, False
+
+    def _beyond_the_end(self, replica: Replica, part: _Part) -> tuple[ErrorCode, bool]:
+        """A reader that hears "out of range" begins anew: only a leader that has proof of being one may say so.
+
+        One that was deposed, and does not know yet, lacks what its successor has given out.
+        """
+        if part.proof is _Proof.NOT_ASKED:
+            part.proof = _Proof.PENDING
+
+            def proved(refusal: Refusal | None) -> None:
+                part.proof = _Proof.GIVEN if refusal is None else _Proof.REFUSED
+                asyncio.get_running_loop().call_soon(self._look)
+
+            replica.read_when_current(self._deadline_ms + PROOF_MS_MAX, proved)
+        if part.proof is _Proof.GIVEN:
+            return ErrorCode.OFFSET_OUT_OF_RANGE, False
+        return ErrorCode.NOT_LEADER_OR_FOLLOWER, part.proof is _Proof.PENDING
 
     def _was_sent_here(self) -> bool:
         """Leaders send consumers only to replicas in the consumer's own rack."""

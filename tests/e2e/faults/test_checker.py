@@ -225,6 +225,14 @@ def test_records_before_the_log_start_are_not_missed() -> None:
     assert check(history) == []
 
 
+def test_what_a_group_committed_last_counts_though_it_is_less() -> None:
+    history = good_history()
+    _group_begins_before_what_it_committed(history)
+    history.committed.append(Committed("m1", 0, 2.5, 1))
+
+    assert check(history) == []
+
+
 def test_group_may_read_a_record_twice_and_begin_late() -> None:
     history = good_history()
     history.groups.update({"m1": "g", "m2": "g"})

@@ -9,6 +9,7 @@ import pytest
 from tests.server.client import Client, batch_of, fetch_request, values_of
 from tests.server.cluster.clusters import Cluster, started
 from tests.server.world import World, until
+from tidelog.server.leaders import members_of
 from tidelog.wire.errors import ErrorCode
 from tidelog.wire.messages import FetchRequest, FetchResponsePartition
 
@@ -21,6 +22,9 @@ async def _three(world: World, *racks: str, values: int = 3) -> Cluster:
     for number in range(values):
         await client.produce("t", batch_of(str(number)))
     await until(lambda: all(member.high_watermark("t") == values for member in cluster.members.values()))
+    leader = cluster[1]
+    replica = leader.replica("t")
+    await until(lambda: all(each.match == replica.log.last_index for each in members_of(leader.broker, replica)))
     return cluster
 
 

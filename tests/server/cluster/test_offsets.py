@@ -1,5 +1,7 @@
 """ListOffsets and OffsetForLeaderEpoch across nodes and leaders: never an offset that later turns out too small."""
 
+import asyncio
+
 import pytest
 
 from tests.server.client import LATEST, Client, batch_of, offsets_request
@@ -84,6 +86,19 @@ async def test_a_leader_that_does_not_know_what_is_committed_asks_for_patience(w
     assert await _latest(client, version=version) == (0, 1)
 
 
+async def test_a_question_for_the_end_waits_a_moment_for_a_leader_that_is_about_to_know_it(world: World) -> None:
+    server = await world.start()
+    await server.create("t")
+    await (await server.connect()).produce("t", batch_of("x"))
+    stream = server.replica("t").stream
+    server = await world.start(world.copy_as_killed(server, "copy"), never_ready=stream)
+    client = await server.connect()
+    asked = asyncio.create_task(_latest(client))
+    await until(lambda: bool(server.replica("t").watchers))
+    server.disk.release_syncs()
+    assert await asked == (0, 1)
+
+
 async def test_a_fetch_waits_for_a_leader_that_is_about_to_know_what_is_committed(world: World) -> None:
     server = await world.start()
     await server.create("t")
@@ -95,6 +110,30 @@ async def test_a_fetch_waits_for_a_leader_that_is_about_to_know_what_is_committe
     server.disk.release_syncs()
     answer = await reading
     assert (answer.error_code, answer.high_watermark) == (0, 1)
+
+
+async def test_a_leader_sends_nobody_back_who_knows_more_than_it_may(world: World) -> None:
+    """It may be deposed and not know it yet. A reader that is told "out of range", or of a smaller end, begins anew."""
+    cluster = await _three(world)
+    replica = cluster[1].replica("t")
+    term = replica.group.term
+    client = await cluster.connect(1)
+    assert (await client.fetch("t", 10)).error_code == ErrorCode.OFFSET_OUT_OF_RANGE
+    assert await _end(client, term + 1) == (ErrorCode.UNKNOWN_LEADER_EPOCH, -1, -1)
+    leading = replica.group._leading
+    assert leading is not None
+    leading._lease_forfeited = True  # as when it has told another to campaign
+    cluster[1].broker.peers.receive = lambda _envelope: None  # nobody can tell it that it still leads
+    assert replica.ready
+    assert (await client.fetch("t", 10, max_wait_ms=100)).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert await _end(client, term) == (ErrorCode.NOT_LEADER_OR_FOLLOWER, -1, -1)
+
+
+async def test_a_leader_of_a_stream_that_sleeps_finds_proof_before_it_sends_a_reader_back(world: World) -> None:
+    cluster = await _three(world)
+    await until(lambda: cluster[1].replica("t").group.asleep)
+    client = await cluster.connect(1)
+    assert (await client.fetch("t", 10, max_wait_ms=10_000)).error_code == ErrorCode.OFFSET_OUT_OF_RANGE
 
 
 async def test_the_end_never_goes_back_while_leaders_change(world: World) -> None:

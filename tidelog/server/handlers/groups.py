@@ -20,7 +20,7 @@ from tidelog.groups import (
     TopicPartition,
 )
 from tidelog.server.coordinators import Seat
-from tidelog.server.handlers.call import Call
+from tidelog.server.handlers.call import Call, current
 from tidelog.wire import messages
 from tidelog.wire.errors import ErrorCode
 
@@ -30,6 +30,7 @@ NULL_PROTOCOL_SINCE = 7  # JoinGroup
 BATCHED_GROUPS_SINCE = 8  # OffsetFetch
 NOT_FOUND_SINCE = 6  # DescribeGroups
 KEY_GROUP = 0
+READ_TIMEOUT_MS = 5_000
 GROUP_OPERATIONS = sum(1 << operation for operation in (3, 6, 8))
 
 T = TypeVar("T")
@@ -259,7 +260,10 @@ async def _fetch(
     found = await call.broker.coordinators.seat_of(group_id)
     if isinstance(found, ErrorCode):
         return found, _without_offsets(asked or [], found)
-    result = found[1].fetch(group_id, partitions)
+    seat, coordinator = found
+    if await current(seat.replica, call.broker.now() + READ_TIMEOUT_MS):  # another one may have taken commits meanwhile
+        return ErrorCode.NOT_COORDINATOR, _without_offsets(asked or [], ErrorCode.NOT_COORDINATOR)
+    result = coordinator.fetch(group_id, partitions)
     if result.error:
         return result.error, _without_offsets(asked or [], result.error)
     topics: dict[str, messages.OffsetFetchResponseTopic] = {}

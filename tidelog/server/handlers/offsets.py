@@ -8,6 +8,7 @@ from tidelog.raft import EntryKind
 from tidelog.server.handlers.call import Call, current, outcome
 from tidelog.server.leaders import led_here
 from tidelog.server.replica import Replica
+from tidelog.server.topics import until
 from tidelog.tier.errors import TierError
 from tidelog.wire.batch import CorruptBatchError, read_facts
 from tidelog.wire.errors import ErrorCode
@@ -34,6 +35,8 @@ log = logging.getLogger(__name__)
 LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED, EARLIEST_PENDING_UPLOAD = -1, -2, -3, -4, -5, -6
 NONE = -1
 READ_TIMEOUT_MS = 30_000
+READY_WAIT_MS_MAX = 500
+EPOCH_TIMEOUT_MS = 2_000
 NOT_AVAILABLE_SINCE = 5
 
 
@@ -47,7 +50,7 @@ async def list_offsets(call: Call) -> ListOffsetsResponse:
 
 async def _list(call: Call, name: str, asked: ListOffsetsRequestPartition) -> ListOffsetsResponsePartition:
     answer = ListOffsetsResponsePartition(partition_index=asked.partition_index)
-    replica = led_here(call.broker, name, asked.partition_index, asked.current_leader_epoch)
+    replica = await _ready_here(call, name, asked.partition_index, asked.current_leader_epoch)
     if isinstance(replica, ErrorCode):
         answer.error_code = replica
         return answer
@@ -76,6 +79,16 @@ async def _list(call: Call, name: str, asked: ListOffsetsRequestPartition) -> Li
         answer.leader_epoch = replica.term_of_offset(answer.offset)
         answer.old_style_offsets = [answer.offset][: asked.max_num_offsets]
     return answer
+
+
+async def _ready_here(call: Call, name: str, partition: int, epoch: int) -> Replica | ErrorCode:
+    """As `led_here`. A new leader is ready in a moment, and not every client asks again: it is waited for."""
+    found = led_here(call.broker, name, partition, epoch)
+    if isinstance(found, ErrorCode) or found.ready:
+        return found
+    replica = found
+    await until(replica, lambda: replica.ready or not replica.leads, READY_WAIT_MS_MAX)
+    return led_here(call.broker, name, partition, epoch)
 
 
 async def _offset_at(broker: "Broker", replica: Replica, timestamp: int) -> tuple[int, int]:
@@ -148,12 +161,12 @@ def _first_at_time(replica: Replica, timestamp: int) -> tuple[int, int]:
 async def offset_for_leader_epoch(call: Call) -> OffsetForLeaderEpochResponse:
     response = OffsetForLeaderEpochResponse()
     for topic in call.request.topics:
-        answers = [_epoch_end(call, topic.topic, partition) for partition in topic.partitions]
+        answers = [await _epoch_end(call, topic.topic, partition) for partition in topic.partitions]
         response.topics.append(OffsetForLeaderEpochResponseTopic(topic=topic.topic, partitions=answers))
     return response
 
 
-def _epoch_end(
+async def _epoch_end(
     call: Call, name: str, asked: OffsetForLeaderEpochRequestPartition
 ) -> OffsetForLeaderEpochResponsePartition:
     answer = OffsetForLeaderEpochResponsePartition(partition=asked.partition)
@@ -161,9 +174,13 @@ def _epoch_end(
     if isinstance(replica, ErrorCode):
         answer.error_code = replica
         return answer
-    if not replica.ready:  # what it knows to be committed may be less than what the client has read
+    # A reader takes a smaller end for lost records and begins anew. So it is told none by a leader that may know less
+    # than the reader has read: one that is not ready, or that was deposed and does not know it yet.
+    if not replica.ready or await current(replica, call.broker.now() + EPOCH_TIMEOUT_MS):
         answer.error_code = ErrorCode.NOT_LEADER_OR_FOLLOWER
-    if not answer.error_code and asked.leader_epoch <= replica.group.term:
+    elif asked.leader_epoch > replica.group.term:
+        answer.error_code = ErrorCode.UNKNOWN_LEADER_EPOCH
+    else:
         epoch, end = replica.end_of_term(asked.leader_epoch)
         answer.leader_epoch, answer.end_offset = epoch, min(end, replica.high_watermark)
     return answer
