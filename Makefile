@@ -20,7 +20,7 @@ PYTEST := $(BIN)/python -m pytest -q -n $(WORKERS) --dist loadgroup
 # Folders that are checked, of which some may not exist yet.
 SOURCES := $(wildcard tidelog tests bench examples)
 
-.PHONY: help setup demo test test-fast test-long check format bench sim faults fuzz mutants lock clean
+.PHONY: help setup demo test test-fast test-long check format bench bench-quick sim faults fuzz mutants lock clean
 
 help: ## list the targets
 	@sed -nE 's/^([a-z-]+):.*## (.*)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
@@ -55,6 +55,9 @@ format: setup ## format, and fix what can be fixed by itself
 
 bench: setup ## benchmarks: ratios against a floor measured in the same run
 	@$(BIN)/python -m bench $(ARGS)
+
+bench-quick: setup ## the guard: ratios to the floor against bench/baseline.json; fails on a loss of over 25 % (< 2 min)
+	@$(BIN)/tidelog bench guard $(ARGS)
 
 sim: setup ## the simulator, longer (SEEDS=N)
 	@$(BIN)/python -m tests.sim --seeds $(SEEDS) $(ARGS)

@@ -18,7 +18,9 @@ from bench.pikiwi_receive import pikiwi_receive
 from bench.rounds import Line, print_report
 from bench.spark_log import spark_log
 from bench.spark_pipeline import spark_pipeline
-from bench.spark_tables import spark_tables
+from bench.spark_snapshot import ELEMENTS, spark_snapshot
+from bench.spark_tables import KEYS, spark_tables
+from bench.spark_tier import spark_tier
 from bench.tier import tier
 
 Benchmark = Callable[[], Line | list[Line]]
@@ -26,7 +28,7 @@ Benchmark = Callable[[], Line | list[Line]]
 CLUSTER = "cluster"
 
 
-def benchmarks(kills: int, stream_count: int) -> dict[str, Benchmark]:
+def benchmarks(kills: int, stream_count: int, elements: int, keys: int) -> dict[str, Benchmark]:
     return {
         "appends": storage.appends,
         "reads": storage.reads,
@@ -50,9 +52,11 @@ def benchmarks(kills: int, stream_count: int) -> dict[str, Benchmark]:
         "pikiwi-dump": pikiwi_dump,
         "pikiwi-events": pikiwi_events,
         "spark-log": spark_log,
-        "spark-tables": spark_tables,
+        "spark-tables": partial(spark_tables, keys),
         "tier": tier,
+        "spark-tier": spark_tier,
         "spark-pipeline": spark_pipeline,
+        "spark-snapshot": partial(spark_snapshot, elements),
     }
 
 
@@ -60,14 +64,18 @@ def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(
         prog="python -m bench", description="Ratios against a floor run in the same minutes."
     )
-    parser.add_argument("names", nargs="*", help=f"{CLUSTER}, or any of {', '.join(benchmarks(0, 0))}; default: all")
+    parser.add_argument(
+        "names", nargs="*", help=f"{CLUSTER}, or any of {', '.join(benchmarks(0, 0, 0, 0))}; default: all"
+    )
     parser.add_argument(
         "--kills", type=int, default=KILLS, help=f"leaders killed by cluster-failover (default: {KILLS})"
     )
     parser.add_argument("--streams", type=int, default=STREAMS, help=f"of cluster-streams (default: {STREAMS:,})")
+    parser.add_argument("--elements", type=int, default=ELEMENTS, help=f"of spark-snapshot (default: {ELEMENTS:,})")
+    parser.add_argument("--keys", type=int, default=KEYS, help=f"of spark-tables, at most (default: {KEYS:,})")
     parser.add_argument("--json", action="store_true", help="print what was measured as JSON")
     options = parser.parse_args(arguments)
-    known = benchmarks(options.kills, options.streams)
+    known = benchmarks(options.kills, options.streams, options.elements, options.keys)
     names = [
         name
         for asked in options.names or known

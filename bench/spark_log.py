@@ -8,7 +8,8 @@ import contextlib
 import os
 import statistics
 import time
-from collections.abc import Mapping, Set
+from collections.abc import Iterator, Mapping, Set
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -29,23 +30,31 @@ _TICK_S = 1 / os.sysconf("SC_CLK_TCK")
 
 
 def spark_log() -> list[Line]:
+    with scratch() as folder, running_cluster(folder) as cluster:
+        cluster.create([TOPIC], PARTITIONS)
+        fill(cluster.bootstrap, TOPIC, RECORDS)
+        nodes = _children(os.getpid())
+        with spark_session() as (spark, with_official):
+            return _measure(spark, cluster.bootstrap, nodes, with_official=with_official)
+
+
+@contextmanager
+def spark_session() -> Iterator[tuple[Any, bool]]:
+    """A session, and whether it has the official connector."""
     # Not at the top: the other benchmarks run without Spark.
     from tidelog.spark.session import session  # noqa: PLC0415
 
     jars = ",".join(str(jar.resolve()) for jar in sorted(CONNECTOR_FOLDER.glob("*.jar")))
-    with scratch() as folder, running_cluster(folder) as cluster:
-        cluster.create([TOPIC], PARTITIONS)
-        _fill(cluster.bootstrap)
-        nodes = _children(os.getpid())
-        settings = {"spark.log.level": "ERROR", "spark.ui.showConsoleProgress": "false", "spark.driver.memory": "2g"}
-        spark = session("bench", "local[2,4]", {**settings, **({"spark.jars": jars} if jars else {})})
-        try:
-            return _measure(spark, cluster.bootstrap, nodes, with_official=bool(jars))
-        finally:
-            spark.stop()
+    settings = {"spark.log.level": "ERROR", "spark.ui.showConsoleProgress": "false", "spark.driver.memory": "2g"}
+    spark = session("bench", "local[2,4]", {**settings, **({"spark.jars": jars} if jars else {})})
+    try:
+        yield spark, bool(jars)
+    finally:
+        spark.stop()
 
 
-def _fill(bootstrap: str) -> None:
+def fill(bootstrap: str, topic: str, records: int) -> None:
+    """Records in `PARTITIONS` partitions, in batches as producers make them."""
     import numpy as np  # noqa: PLC0415
     import pyarrow as pa  # noqa: PLC0415
 
@@ -56,7 +65,7 @@ def _fill(bootstrap: str) -> None:
     def now_ms() -> int:
         return time.time_ns() // 1_000_000
 
-    given = {"kafka.bootstrap.servers": bootstrap, "topic": TOPIC, "kafka.batch.size": str(BATCH_BYTES)}
+    given = {"kafka.bootstrap.servers": bootstrap, "topic": topic, "kafka.batch.size": str(BATCH_BYTES)}
     options = write_options(given)
     rows = 50_000
     data = np.random.default_rng(7).integers(0, 256, RECORD_BYTES * rows, dtype=np.uint8).tobytes()
@@ -65,7 +74,7 @@ def _fill(bootstrap: str) -> None:
     partition = pa.array(np.arange(rows, dtype=np.int32) % PARTITIONS)
     batch = pa.RecordBatch.from_arrays([keys, values, partition], names=["key", "value", "partition"])
     with Cluster(options.bootstrap, options.request_s) as cluster:
-        LaneWriter(cluster, options, LaneStart("bench", 0), now_ms).write([batch] * (RECORDS // rows))
+        LaneWriter(cluster, options, LaneStart("bench", 0), now_ms).write([batch] * (records // rows))
 
 
 def _measure(spark: Any, bootstrap: str, nodes: Set[int], *, with_official: bool) -> list[Line]:

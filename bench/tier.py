@@ -15,7 +15,6 @@ import random
 import shutil
 import struct
 import sys
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
@@ -47,6 +46,7 @@ WAIT_S_MAX = 120.0
 NEVER_MS = 1 << 62
 LOAD_MB_A_SECOND = 50
 NEXT = b"next"
+READ_ON = "read-on"
 _SIZE = struct.Struct(">i")
 
 MB_A_SECOND = 150
@@ -91,7 +91,7 @@ def tier() -> list[Line]:
                 size = status["RemoteLogSizeBytes"]
             bare.append(_bare_gets(folder))
         with _node(folder) as server:
-            produce = _produce_beside(server)
+            produce = _produce_beside(server, folder)
     rate = [size / MB / seconds for seconds in ours]
     shares = [floor / seconds for seconds, floor in zip(ours, bare, strict=True)]
     share, best = sorted(shares)[ROUNDS // 2], sorted(rate)[ROUNDS // 2]
@@ -199,15 +199,16 @@ async def _serve_gets(root: str) -> None:
     await server.serve_forever()
 
 
-def _produce_beside(server: Server) -> Line:
-    """One producer that waits for each batch, alone and while another connection reads history as fast as it comes."""
+def _produce_beside(server: Server, folder: str) -> Line:
+    """One producer that waits for each batch, alone and while another program reads history as fast as it comes."""
+    host, port = server.address
     with closing(RawClient(server.address)) as client:
         client.create(OTHER)
         client.produce(OTHER, SMALL, PRODUCES // 4, 1)
         alone, beside = [], []
         for _ in range(2):
             alone += client.produce(OTHER, SMALL, PRODUCES // 2, 1).latencies_s
-            with _reading(server):
+            with serving(["bench.tier", READ_ON, host, str(port)], os.path.join(folder, "reader.log")):
                 beside += client.produce(OTHER, SMALL, PRODUCES // 2, 1).latencies_s
     p99 = [percentile(values, 0.99) * 1_000 for values in (alone, beside)]
     factor = p99[1] / p99[0]
@@ -217,25 +218,18 @@ def _produce_beside(server: Server) -> Line:
     )  # fmt: skip
 
 
-@contextmanager
-def _reading(server: Server) -> Iterator[None]:
-    ended = threading.Event()
-
-    def read() -> None:
-        with closing(RawClient(server.address)) as client, contextlib.suppress(OSError):
-            until, records, offset = _status(client)["local_start_offset"], records_in(BATCH), 0
-            while not ended.is_set():
-                offset += len(client.exchange(fetch_frame(TOPIC, offset, CLIENT_BYTES))) // len(BATCH) * records
-                offset = offset if offset < until else 0
-
-    reader = threading.Thread(target=read, daemon=True)
-    reader.start()
-    try:
-        yield
-    finally:
-        ended.set()
-        reader.join()
+def _read_on(host: str, port: int) -> None:
+    """A program of its own, so that it takes nothing from the one that measures: reads history again and again."""
+    with closing(RawClient((host, port))) as client:
+        until, records, offset = _status(client)["local_start_offset"], records_in(BATCH), 0
+        print(f"ready bootstrap={host}:{port}", flush=True)
+        while True:
+            offset += len(client.exchange(fetch_frame(TOPIC, offset, CLIENT_BYTES))) // len(BATCH) * records
+            offset = offset if offset < until else 0
 
 
 if __name__ == "__main__":
-    uvloop.run(_serve_gets(sys.argv[1]))
+    if sys.argv[1] == READ_ON:
+        _read_on(sys.argv[2], int(sys.argv[3]))
+    else:
+        uvloop.run(_serve_gets(sys.argv[1]))

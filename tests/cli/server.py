@@ -13,8 +13,10 @@ STOP_S_MAX = 30
 
 
 class Server:
-    def __init__(self, folder: Path) -> None:
-        settings = (f"data.dir={folder / 'data'}", "port=0", "node.id=1", "group.initial.rebalance.delay.ms=0")
+    def __init__(self, folder: Path, where: str = "") -> None:
+        """`where` is another setting for where the data lies."""
+        where = where or f"data.dir={folder / 'data'}"
+        settings = (where, "port=0", "node.id=1", "group.initial.rebalance.delay.ms=0")
         self._log = folder / "server.log"
         with open(self._log, "wb") as log:
             # In a session of its own: a Ctrl-C for the tests must not stop the server under the test that runs.

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tidelog.cli import CommandError, demo_pipeline
+from tidelog.cli import CommandError, demo_history, demo_pipeline
+from tidelog.cli.demo_history import Read, summed
 from tidelog.cli.demo_pipeline import Outcome, show
 from tidelog.cli.demo_processes import Child, SampleMaster
 
@@ -26,6 +27,8 @@ def test_the_whole_story_is_told_and_everything_is_there(tmp_path: Path) -> None
     assert told.returncode == 0, told
     assert "all there, once, in order" in told.stdout
     assert "table equals source: yes" in told.stdout
+    assert "history equals what was acknowledged: yes, 60,000 records" in told.stdout
+    assert " 0 bytes of it through a node" in told.stdout
 
 
 def test_without_the_clone_it_says_what_is_missing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -58,6 +61,18 @@ def test_anything_wrong_is_the_demos_failure(wrong: dict[str, object]) -> None:
     outcome = Outcome(**{**{name: getattr(GOOD, name) for name in GOOD.__slots__}, **wrong})  # type: ignore[arg-type]
     with pytest.raises(CommandError, match="what came out is not what went in"):
         show(outcome, 0)
+
+
+def test_history_that_equals_what_was_written_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    written = summed([(0, b"a"), (1, b"b"), (0, b"c")])
+    demo_history.show(Read(summed([(1, b"b"), (0, b"c"), (0, b"a")]), seconds=1.0, through_brokers=0), written)
+    assert "history equals what was acknowledged: yes, 3 records" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("found", [[(0, b"a")], [(0, b"a"), (0, b"x")], [(0, b"a"), (1, b"b")]])
+def test_history_that_differs_is_the_demos_failure(found: list[tuple[int, bytes]]) -> None:
+    with pytest.raises(CommandError, match="acknowledged were"):
+        demo_history.show(Read(summed(found), 1.0, 0), summed([(0, b"a"), (0, b"b")]))
 
 
 def test_a_child_that_fails_is_told_with_its_last_words(tmp_path: Path) -> None:

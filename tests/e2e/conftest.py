@@ -9,7 +9,12 @@ import pytest
 from .broker import Broker
 
 CONNECT_TIMEOUT_S = 10
-SETTINGS = {"group.initial.rebalance.delay.ms": "0"}
+SETTINGS = {
+    "group.initial.rebalance.delay.ms": "0",
+    "remote.log.storage.system.enable": "true",
+    "remote.log.manager.task.interval.ms": "100",
+    "retention.check.ms": "100",
+}
 
 
 @pytest.fixture(scope="session")
@@ -18,7 +23,8 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker | None]:
     if "TIDELOG_E2E_BOOTSTRAP" in os.environ:
         yield None
         return
-    broker = Broker(tmp_path_factory.mktemp("broker"), settings=SETTINGS)
+    store = {"remote.log.store.url": f"file://{tmp_path_factory.mktemp('store')}"}
+    broker = Broker(tmp_path_factory.mktemp("broker"), settings=SETTINGS | store)
     yield broker
     broker.stop()
 

@@ -32,6 +32,7 @@ IGNORED = (
     "tests/wire/test_protocol_page.py",
     "tests/e2e",
     "tests/cli",
+    "tests/spark",
 )
 
 TEST_SECONDS_MAX = 60

@@ -158,6 +158,18 @@ def test_a_slice_of_an_arrow_array_will_do(kind: str) -> None:
     assert by_kernel(builder, items, array) == by_item(builder, items)
 
 
+def test_steps_are_of_about_one_size_so_that_the_last_is_not_built_item_by_item(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(event_kernel, "ITEMS_MAX", 100)
+    items = items_of([[b"SET", b"key-%d" % number, b"value"] for number in range(205)])
+    ends = [end for end, _ in items]
+    steps = EventKernel(EventBuilder(EventSettings("db0", "h:1"))).build(
+        [payload for _, payload in items], [end.filenum for end in ends], [end.offset for end in ends]
+    )
+    assert [len(step.item) for step in steps] == [69, 69, 67]
+
+
 def test_no_items_are_no_steps() -> None:
     assert list(EventKernel(EventBuilder(DEFAULTS)).build([], [], [])) == []
 

@@ -11,6 +11,7 @@ from dataclasses import replace
 from tests.pikiwi.master_replication import MasterSettings
 from tests.pikiwi.master_world import QUICK, World, in_world
 from tidelog import faults
+from tidelog.pikiwi.books import Books
 from tidelog.pikiwi.checkpoint import CheckpointFile, Point
 from tidelog.pikiwi.errors import EXIT_PASSING, EXIT_SOURCE, CheckpointError, LinkError, SourceError, WalError
 from tidelog.pikiwi.intake import IntakeSettings
@@ -233,6 +234,27 @@ async def test_the_lineage_is_in_the_checkpoint_before_the_first_item(world: Wor
 
 
 # --- connections that end --------------------------------------------------------------------------------------------
+
+
+@in_world()
+async def test_a_disk_that_hangs_does_not_hide_that_the_master_is_gone(world: World) -> None:
+    begun, released = asyncio.Event(), asyncio.Event()
+    write = Books.bring_up_to_date
+
+    async def hang(*_: object) -> None:
+        begun.set()
+        await released.wait()
+
+    Books.bring_up_to_date = hang  # type: ignore[assignment,method-assign]
+    try:
+        receiver = await world.begin(filenum=0, offset=0, checkpoint_interval_ms=1_000_000)
+        await world.until(begun.is_set)
+        world.master.disconnect_all()
+        await world.until(lambda: receiver.progress.disconnects == 1)
+    finally:
+        Books.bring_up_to_date = write  # type: ignore[method-assign]
+        released.set()
+    await world.stop()
 
 
 @in_world(keepalive_s=0.02)

@@ -189,6 +189,67 @@ def test_messages_of_all_groups_to_one_node_leave_in_one_envelope() -> None:
     assert {envelope.incarnation for envelope in work.envelopes} == {1}
 
 
+def acknowledgements(cluster: Cluster, leader: int) -> list[Envelope]:
+    """What the followers answer to what the leader has to say; it has written its own by then."""
+    cluster.poll(leader)
+    cluster.poll(leader)
+    arriving, cluster.wire = cluster.wire, []
+    for envelope in arriving:
+        follower = envelope.destination
+        cluster.hosts[follower].receive(envelope, cluster.now_ms)
+        cluster.poll(follower)
+        cluster.poll(follower)
+    return [envelope for envelope in cluster.wire if envelope.messages]
+
+
+def test_the_last_acknowledgement_of_an_entry_makes_no_work() -> None:
+    cluster = Cluster(groups=1)
+    cluster.elect(1)
+    ticket = propose(cluster, 1, 0)
+    first, last = acknowledgements(cluster, 1)
+    leader = cluster.hosts[1]
+    assert not leader.has_work
+    leader.receive(first, cluster.now_ms)
+    assert leader.has_work
+    cluster.poll(1)
+    assert isinstance(cluster.answers[1, 0][ticket], Committed)
+    leader.receive(last, cluster.now_ms)
+    assert not leader.has_work
+    assert [view.match for view in leader.members(0, cluster.now_ms)] == [leader.group(0).commit] * 3
+
+
+def test_acknowledgement_that_a_read_waited_behind_lets_the_next_round_begin() -> None:
+    cluster = Cluster(groups=1)
+    cluster.elect(1)
+    cluster.run(ELECTION_MS)
+    cluster.cut = {(2, 1), (3, 1)}
+    cluster.run(ELECTION_MS - 20)  # the lease has run out, and nobody has stepped down yet
+    leader = cluster.hosts[1]
+    tickets: list[int] = []
+    for _ in range(2):  # the second comes after the first one's round has begun
+        ticket = leader.read(0, cluster.now_ms + 60_000, cluster.now_ms)
+        assert isinstance(ticket, int)
+        tickets.append(ticket)
+        cluster.poll(1)
+    group = leader.group(0)
+    round_ = max(m.round for e in cluster.sent for m in e.messages if isinstance(m, Heartbeat))
+    response = AppendResponse(0, 2, 1, group.term, group.commit, True, round_)
+    leader.receive(Envelope(2, 1, 1, [response]), cluster.now_ms)
+    assert leader.has_work
+
+
+def test_acknowledgement_wakes_a_leader_that_sleeps() -> None:
+    cluster = Cluster(groups=1)
+    cluster.elect(1)
+    cluster.sleep()
+    leader = cluster.hosts[1]
+    group = leader.group(0)
+    leader.receive(Envelope(2, 1, 1, [AppendResponse(0, 2, 1, group.term, group.commit, True, 0)]), cluster.now_ms)
+    assert leader.has_work
+    cluster.poll(1)
+    assert cluster.awake(1) == 1
+
+
 def test_sleeping_group_wakes_for_a_proposal_and_sleeps_again() -> None:
     cluster = Cluster()
     cluster.elect(1)

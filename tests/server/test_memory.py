@@ -166,7 +166,7 @@ def test_connections_that_are_idle_hold_no_memory() -> None:
     kept: list[memoryview] = []
     idle: list[Frames] = []
     for _ in range(20):
-        frames = Frames(lambda _key: CHUNK_BYTES, inlet, pool, lambda _frame: False, lambda: True)
+        frames = Frames(CHUNK_BYTES, CHUNK_BYTES, inlet, pool, lambda _frame, _key: False, (), 1)
         frames.room()[:12] = struct.pack(">ihhi", 8, 18, 0, 7)
         frames.received(12)
         idle.append(frames)

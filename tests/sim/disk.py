@@ -121,15 +121,17 @@ class SimDisk:
 
     # ---- Disk
 
-    def make_directory(self, path: str) -> None:
+    def make_directory(self, path: str, *, durable: bool = True) -> None:
         self._alive()
         directory = self._names.root
-        for name in split(path):
+        parts = split(path)
+        for depth, name in enumerate(parts, 1):
             child = directory.names.get(name)
             if child is None:
                 child = Directory()
                 self._change(Operation((directory,), ((directory, name, child),)))
-                self._names.commit(directory)
+                if durable or depth < len(parts):
+                    self._names.commit(directory)
             if not isinstance(child, Directory):
                 raise error(errno.ENOTDIR, path)
             directory = child

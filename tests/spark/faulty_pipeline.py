@@ -10,11 +10,10 @@ from typing import Any
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamArrowWriter
-from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
-from tidelog.spark.kernel.messages import MESSAGE_SCHEMA, unpack
-from tidelog.spark.message_sink import MessageSink
+from tidelog.spark.message_sink import MESSAGE, MessageSink
+from tidelog.spark.orders import Delivered, orders_in
 
 from .faulty import Died, FaultyWriter
 
@@ -23,7 +22,7 @@ ALWAYS = "always"
 
 class FaultySink(MessageSink):
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:  # noqa: N802
-        return _Writer(self.options, from_arrow_schema(MESSAGE_SCHEMA), overwrite)
+        return _Writer(self.options, MESSAGE, overwrite)
 
 
 class _Writer(FaultyWriter):
@@ -34,4 +33,4 @@ class _Writer(FaultyWriter):
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Any:
         if self._at == ALWAYS:
             raise Died("died always")
-        return super().write(unpack(iterator))
+        return super().write(iter(Delivered(orders_in(iterator))))

@@ -1,6 +1,7 @@
-"""Jars that Spark's tests can do without: the official Kafka connector, and the archive that makes a JVM start quickly.
+"""Jars that Spark's tests can do without: the official Kafka connector, delta-spark, and the archive that makes a JVM
+start quickly.
 
-The connector's jars come from Maven Central, each without its dependencies (Spark's parent pom names a mirror that may
+They come from Maven Central, each without its dependencies (Spark's parent pom names a mirror that may
 not answer). The archive of loaded classes (AppCDS) is written by the first JVM that ends, and used by all later ones.
 """
 
@@ -9,6 +10,7 @@ import hashlib
 import os
 import shutil
 import subprocess
+from collections.abc import Sequence
 from pathlib import Path
 
 from tests.e2e.clients.environments import Unavailable, clients_folder
@@ -19,16 +21,26 @@ JARS = (
     "org.apache.commons:commons-pool2:2.12.0",
     "org.apache.kafka:kafka-clients:3.9.1",
 )
+DELTA_JARS = ("io.delta:delta-spark_4.2_2.13:4.4.0", "io.delta:delta-storage:4.4.0")
 FETCH_S_MAX = 120.0
 
 
 def connector_jars() -> list[Path]:
     """The connector's jars; Unavailable where they cannot be had."""
-    folder = clients_folder() / "spark-kafka-connector"
+    return _all_fetched("spark-kafka-connector", JARS)
+
+
+def delta_jars() -> list[Path]:
+    """For MERGE; Unavailable where they cannot be had."""
+    return _all_fetched("delta-spark", DELTA_JARS)
+
+
+def _all_fetched(name: str, jars: Sequence[str]) -> list[Path]:
+    folder = clients_folder() / name
     folder.mkdir(exist_ok=True)
     with open(folder / ".lock", "w", encoding="ascii") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        return [_fetched(folder, jar) for jar in JARS]
+        return [_fetched(folder, jar) for jar in jars]
 
 
 def _fetched(folder: Path, jar: str) -> Path:

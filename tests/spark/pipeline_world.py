@@ -17,7 +17,7 @@ from tidelog.spark.pipeline.telling import DatabaseTelling
 from .pikiwi_world import Source
 from .world import Log
 
-WAIT_S_MAX = 120.0
+WAIT_S_MAX = 300.0
 POLL_S = 0.02
 
 

@@ -11,7 +11,7 @@ from tidelog.spark.errors import BadCommitRecord, BadOption
 from tidelog.spark.kernel.options import WriteOptions, write_options
 
 RECORD = CommitRecord(
-    "id", 1, 3, 2, 1, "query", 7, ('{"t": {"0": 5}}',), {"out": 2}, {0: {("out", 1): Written(10, 20)}, 4: {}}
+    "id", 1, 3, 2, 1, "query", 7, ('{"t": {"0": 5}}',), {"out": 2}, {0: {("out", 1): Written(10, 20)}, 4: {}}, 5
 )
 
 
@@ -58,14 +58,14 @@ def test_a_batch_is_known_by_query_and_number():
 
 def test_the_next_record_adds_what_the_lanes_have_written():
     reports = [
-        LaneReport(0, "query", 3, {("out", 0): Written(4, 9)}, {"out": 3}),
+        LaneReport(0, "query", 3, {("out", 0): Written(4, 9)}, {"out": 3}, left_out=2),
         LaneReport(1, "query", 3, {("out", 1): Written(6, 30)}, {"out": 2}),
     ]
     after = RECORD.after(8, reports, ["end"], 100)
     assert (after.generation, after.batch_id, after.epoch, after.committed_ms) == (4, 8, 1, 100)
     assert after.lanes[0] == {("out", 0): Written(4, 9), ("out", 1): Written(10, 20)}
     assert after.lanes[1] == {("out", 1): Written(6, 30)}
-    assert (after.partition_counts, after.source_offsets) == ({"out": 3}, ("end",))
+    assert (after.partition_counts, after.source_offsets, after.left_out) == ({"out": 3}, ("end",), 7)
 
 
 def test_a_new_checkpoint_is_a_new_epoch():

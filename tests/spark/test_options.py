@@ -5,7 +5,7 @@ import pytest
 from tidelog.spark.decoders import schema_of
 from tidelog.spark.errors import BadOption
 from tidelog.spark.kernel.offsets import EARLIEST, LATEST, from_tree, to_tree
-from tidelog.spark.kernel.options import Decode, Positions, Subscription, read_options, write_options
+from tidelog.spark.kernel.options import Decode, Positions, Subscription, TierOptions, read_options, write_options
 from tidelog.spark.kernel.ranges import OffsetRange, limit, ranges_between, split
 from tidelog.wire.compression import Codec
 
@@ -23,6 +23,14 @@ def test_defaults_are_those_of_sparks_kafka_source():
     assert (options.starting, options.ending) == (None, Positions(everywhere=LATEST))
     assert (options.fail_on_data_loss, options.include_headers, options.decode) == (True, False, Decode.RECORD)
     assert (options.rows_per_trigger_max, options.partitions_min, options.columns) == (None, None, None)
+
+
+def test_the_store_and_what_its_client_is_told():
+    client = {"tier.option.Region": "r", "tier.option.secret_access_key": "s"}
+    options = read(None, **{"tier.path": "s3://b/p"}, **client)
+    assert options.tier == TierOptions("s3://b/p", {"region": "r", "secret_access_key": "s"}, None, 64 << 20)
+    assert "secret" not in repr(options)
+    assert read().tier is None
 
 
 def test_names_may_have_any_case():
@@ -77,6 +85,18 @@ def test_what_to_read(given, expected):
         (None, {"startingOffsets": "[]"}, "expected"),
         (None, {"endingOffsets": "earliest"}, "cannot be earliest"),
         (None, {"endingOffsets": '{"t": {"0": -2}}'}, "cannot be earliest"),
+        (None, {"tier.path": "/folder"}, "tier.path: '/folder' is no store; write file:///folder"),
+        (None, {"tier.rangeBytes": "100000"}, "tier.rangeBytes: it means nothing without tier.path"),
+        (None, {"tier.option.region": "r"}, "region: it means nothing without tier.path"),
+        (None, {"tier.path": "file:///f", "tier.rangeBytes": "1"}, "not a whole number from 65536 on"),
+        (None, {"kafka.security.protocol": "TLS"}, "there are PLAINTEXT, SSL, SASL_PLAINTEXT, SASL_SSL"),
+        (None, {"kafka.sasl.mechanism": "PLAIN"}, "it means nothing with kafka.security.protocol=PLAINTEXT"),
+        (None, {"kafka.ssl.key.password": "p"}, "it means nothing with kafka.security.protocol=PLAINTEXT"),
+        (None, {"kafka.security.protocol": "SASL_SSL"}, "kafka.sasl.mechanism: it is missing"),
+        (None, {"kafka.security.protocol": "SASL_SSL", "kafka.sasl.mechanism": "GSSAPI"}, "GSSAPI; there are PLAIN"),
+        (None, {"kafka.security.protocol": "SASL_SSL", "kafka.sasl.mechanism": "PLAIN"}, "jaas.config: write"),
+        (None, {"kafka.security.protocol": "SSL", "kafka.ssl.truststore.location": "f.jks"}, "only PEM can be read"),
+        (None, {"kafka.ssl.truststore.password": "p"}, "no option kafka.ssl.truststore.password"),
         (None, {"startingTimestamp": "now"}, "not a whole number"),
         (None, {"startingOffsetsByTimestamp": '{"t": {"0": -1}}'}, "is no time"),
         (None, {"minPartitions": "0"}, "from 1 on"),
@@ -118,8 +138,8 @@ def test_columns_choose_from_the_schema():
     [
         ({"columns": "payload"}, "there is no payload"),
         ({"columns": "headers"}, "there is no headers"),  # unless includeHeaders
-        ({"decode": "event"}, "event is not built into this version; there are raw, record"),
-        ({"decode": "typed"}, "typed is not built into this version"),
+        ({"decode": "event", "columns": "payload"}, "there is no payload; there are key, value, broadcast"),
+        ({"decode": "typed", "columns": "value"}, "there is no value; there are db, seq"),
     ],
 )
 def test_what_the_source_does_not_have_is_refused(given, message):

@@ -12,11 +12,13 @@ from tidelog.pikiwi.event import EventBuilder, EventSettings
 from tidelog.pikiwi.filter import Filter
 from tidelog.pikiwi.resp import parse_command
 from tidelog.pikiwi.wal import FileWal, WalGone, WalPoint, WalReader
-from tidelog.spark.kernel import messages as kernel_messages
+from tidelog.spark.kernel import rows as kernel_rows
 from tidelog.spark.kernel import wal_chunks
-from tidelog.spark.kernel.messages import MESSAGE_SCHEMA, Delivery, unpack
+from tidelog.spark.kernel.messages import MESSAGE_SCHEMA, Delivery
 from tidelog.spark.kernel.wal_chunks import read_chunks
+from tidelog.spark.kernel.wal_options import DatabaseSource, EventRules
 from tidelog.spark.kernel.wal_rows import SCHEMAS, RowMaker, WalDecode
+from tidelog.spark.orders import Delivered, WalOrder, orders_in, row_of
 
 from .pikiwi_world import LINEAGE, START, Items, items, shop
 
@@ -38,12 +40,24 @@ def written(folder: Path, made: Items, segment_bytes: int = 64 << 10) -> tuple[W
 
 
 def rows(folder: Path, made: Items, decode: WalDecode, maker: RowMaker | None = None) -> list[dict[str, object]]:
-    maker = maker or RowMaker(EventBuilder(SETTINGS), DELIVERY)
+    maker = maker or RowMaker(EventBuilder(SETTINGS))
     batches = [batch for chunk in read_chunks(folder, *written(folder, made)) for batch in maker.rows(decode, chunk)]
     assert all(batch.schema == SCHEMAS[decode] for batch in batches)
-    if decode is WalDecode.MESSAGE:
-        return pa.Table.from_batches(unpack(batches), MESSAGE_SCHEMA).to_pylist()
     return pa.Table.from_batches(batches, SCHEMAS[decode]).to_pylist()
+
+
+def sent(
+    folder: Path, made: Items, delivery: Delivery = DELIVERY, filters: tuple[str, ...] = ()
+) -> tuple[list[dict[str, object]], int]:
+    """The messages of an order that has travelled, and how many items it left out."""
+    rules = EventRules(SETTINGS, filters, ())
+    order = WalOrder(DatabaseSource("db0", folder, rules), *written(folder, made), delivery)
+    [arrived] = orders_in([row_of(order)])
+    assert arrived == order
+    delivered = Delivered([arrived])
+    batches = list(delivered)
+    assert all(batch.schema == MESSAGE_SCHEMA for batch in batches)
+    return [row for batch in batches for row in batch.to_pylist()], delivered.left_out
 
 
 def test_chunks_hold_what_a_plain_reader_reads_over_all_segments_and_pieces(
@@ -127,49 +141,73 @@ def test_typed_rows_are_the_commands_that_pass(tmp_path: Path, filters: tuple[st
 def test_an_item_that_is_no_command_is_an_error_that_names_its_position(tmp_path: Path):
     [(position, payload)] = items([[b"SET", b"k", b"v"]])
     broken = [(position, payload.replace(b"*3", b"*4"))]
-    for decode in (WalDecode.EVENT, WalDecode.TYPED, WalDecode.MESSAGE):
+    for decode in (WalDecode.EVENT, WalDecode.TYPED):
         with pytest.raises(RespError, match=f"db0, item that ends at {position}"):
             rows(tmp_path / decode.value, broken, decode)
+    with pytest.raises(RespError, match=f"db0, item that ends at {position}"):
+        sent(tmp_path / "sent", broken)
 
 
 def test_messages_say_topic_and_partition_and_go_everywhere_when_they_concern_all(tmp_path: Path):
-    made = items([[b"SET", b"a", b"1"], [b"FLUSHDB"], [b"SET", b"b", b"2"]])
-    found = rows(tmp_path, made, WalDecode.MESSAGE)
-    values = [json.loads(row["value"])["op"] for row in found]  # type: ignore[arg-type]
-    assert values == ["set", "flushdb", "flushdb", "flushdb", "set"]
-    assert [row["partition"] for row in found[1:4]] == [0, 1, 2]
+    found, left_out = sent(tmp_path, items([[b"SET", b"a", b"1"], [b"FLUSHDB"], [b"SET", b"b", b"2"]]))
+    ops = [(row["partition"], json.loads(row["value"])["op"]) for row in found]  # type: ignore[arg-type]
+    assert ops == [(0, "flushdb"), (1, "set"), (1, "flushdb"), (1, "set"), (2, "flushdb")]
     assert {row["topic"] for row in found} == {"events"}
-    assert found[0]["timestamp"].timestamp() == 1_700_000_000  # type: ignore[union-attr]
+    assert found[1]["timestamp"].timestamp() == 1_700_000_000  # type: ignore[union-attr]
+    assert left_out == 0
 
 
-def test_of_items_that_are_all_held_back_there_is_nothing_to_send(tmp_path: Path):
-    maker = RowMaker(EventBuilder(SETTINGS, Filter.parse(["key=other"])), DELIVERY)
-    assert rows(tmp_path, items([[b"SET", b"a", b"1"]] * 300), WalDecode.MESSAGE, maker) == []
-
-
-def test_messages_are_the_same_when_they_travel_in_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    made = items(shop(300))
-    whole = rows(tmp_path / "whole", made, WalDecode.MESSAGE)
-    monkeypatch.setattr(kernel_messages, "PIECE_BYTES", 1000)
-    assert rows(tmp_path / "pieces", made, WalDecode.MESSAGE) == whole
+def test_of_items_that_are_all_held_back_there_is_nothing_to_send_but_their_number(tmp_path: Path):
+    assert sent(tmp_path, items([[b"SET", b"a", b"1"]] * 300), filters=("key=other",)) == ([], 300)
 
 
 def test_an_event_that_is_too_large_becomes_a_dead_letter_once(tmp_path: Path):
-    made = items([[b"SET", b"a", b"1"], [b"RENAME", b"r" * 3000, b"\xff" * 3000], [b"SET", b"\xff" * 3000, b"2"]])
-    maker = RowMaker(EventBuilder(SETTINGS), Delivery("events", 3, 4000))
-    found = rows(tmp_path, made, WalDecode.MESSAGE, maker)
+    made = items([[b"RENAME", b"r" * 3000, b"\xff" * 3000], [b"SET", b"a", b"1"], [b"SET", b"\xff" * 3000, b"2"]])
+    found, _ = sent(tmp_path, made, Delivery("events", 3, 4000))
     assert [row["topic"] for row in found] == ["events", "events.dead-letter", "events.dead-letter"]
     assert [row["partition"] is None for row in found] == [False, True, True]
-    for row, (position, _) in zip(found[1:], made[1:], strict=True):
-        letter = json.loads(row["value"])  # type: ignore[arg-type]
+    letters = [json.loads(row["value"]) for row in found[1:]]  # type: ignore[arg-type]
+    positions = {f"{LINEAGE}/db0/{made[at][0].filenum}/{made[at][0].offset}" for at in (0, 2)}
+    assert {letter["position"] for letter in letters} == positions
+    for row, letter in zip(found[1:], letters, strict=True):
         assert letter["reason"] == "event_too_large"
         assert letter["key_is_cut"]
-        assert letter["position"] == f"{LINEAGE}/db0/{position.filenum}/{position.offset}"
         assert len(row["value"]) < 4000  # type: ignore[arg-type]
 
 
-def test_a_batch_s_rows_do_not_depend_on_how_it_is_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    made = items(shop(1500))
-    whole = rows(tmp_path / "whole", made, WalDecode.MESSAGE)
+def test_what_a_partition_gets_is_in_the_order_of_the_wal_however_a_batch_is_cut(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    made = items([*shop(1000), [b"FLUSHDB"], *shop(500, seed=3)])
+    ends = {f"{LINEAGE}/db0/{end.filenum}/{end.offset}": number for number, (end, _) in enumerate(made)}
+    whole = by_partition(sent(tmp_path / "whole", made)[0])
+    found = [[ends[json.loads(value)["position"]] for value in values] for values in whole.values()]
+    assert set().union(*found) == set(range(len(made)))
+    for places in found:
+        assert places == sorted(places)
     monkeypatch.setattr(wal_chunks, "CHUNK_BYTES", 5000)
-    assert rows(tmp_path / "pieces", made, WalDecode.MESSAGE) == whole
+    assert by_partition(sent(tmp_path / "pieces", made)[0]) == whole
+
+
+@pytest.mark.parametrize(
+    ("partitions", "way", "expected"),
+    [([0, 0, 2], slice, {0: [b"1", b"2"], 2: [b"3"]}), ([2, 0, 0], pa.Array, {0: [b"2", b"3"], 2: [b"1"]})],
+)
+def test_rows_that_are_sorted_already_are_sliced_and_others_are_moved(
+    partitions: list[int], way: type, expected: dict[int, list[bytes]]
+):
+    schema = pa.schema([("value", pa.binary()), ("partition", pa.int32())])
+    batch = pa.RecordBatch.from_pydict({"value": [b"1", b"2", b"3"], "partition": partitions}, schema=schema)
+    found = kernel_rows.by_partition(batch, kernel_rows.topics_of(batch, "t"), {"t": 3}, 0, 0)
+    assert all(isinstance(indices, way) for _, indices in found)
+    every = kernel_rows.rows_of(batch, 0)
+    assert {number: kernel_rows.take(every, rows).values.to_pylist() for (_, number), rows in found} == expected
+
+
+def by_partition(found: list[dict[str, object]]) -> dict[object, list[bytes]]:
+    values: dict[object, list[bytes]] = {}
+    for row in found:
+        value = row["value"]
+        assert isinstance(value, bytes)
+        values.setdefault(row["partition"], []).append(value)
+    return values

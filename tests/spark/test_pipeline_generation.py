@@ -1,5 +1,7 @@
 """What a pipeline does next, out of what stands in checkpoint, WAL and its own files."""
 
+import threading
+import time
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
@@ -7,9 +9,11 @@ from types import MappingProxyType
 import pytest
 
 from tidelog.pikiwi.checkpoint import Checkpoint, DatabaseCheckpoint, Point, Snapshot
+from tidelog.pikiwi.config import Config
 from tidelog.pikiwi.position import Position
 from tidelog.pikiwi.wal.record import WalPoint
-from tidelog.spark.pipeline.errors import PipelineStateError
+from tidelog.spark.commit_record import CommitRecord, Written
+from tidelog.spark.pipeline.errors import PipelineStateError, QueryIdle
 from tidelog.spark.pipeline.generation import (
     Begin,
     DeliverBinlog,
@@ -23,6 +27,7 @@ from tidelog.spark.pipeline.generation import (
     next_step,
     with_snapshot,
 )
+from tidelog.spark.pipeline.telling import DatabaseTelling
 
 PLACE = WalPoint(7, Position(3, 100), 2, 0)
 DUMP = Dump("uuid-1", Position(3, 100))
@@ -119,8 +124,33 @@ def test_a_file_that_is_no_generation_is_an_error_that_says_what_to_do(tmp_path:
         ),
         ("[NOT_FOUND] no such thing\nmore", "[NOT_FOUND] no such thing"),
         ("java.lang.Error: one\ntidelog.pikiwi.wal.reader.WalGone: two", "two"),
+        ("Python worker failed.\n=== Streaming Query ===\nIdentifier: db0 [id = 1]", "Python worker failed."),
     ],
 )
 def test_the_last_words_of_a_query_are_its_python_error(text: str, words: str):
     query = pytest.importorskip("tidelog.spark.pipeline.query")
     assert query.last_words(RuntimeError(text)) == words
+
+
+def test_what_a_commit_record_counts_is_what_was_produced_held_back_or_too_large():
+    query = pytest.importorskip("tidelog.spark.pipeline.query")
+    lanes = {
+        0: {("events", 0): Written(3, 9), ("events", 1): Written(4, 9), ("events.dead-letter", 0): Written(1, 2)},
+        1: {("events", 1): Written(10, 30)},
+    }
+    counts = query.counts(CommitRecord("id", 1, lanes=lanes, left_out=5), "events")
+    assert (counts.produced, counts.filtered, counts.dead_letters, counts.done) == (17, 5, 1, 23)
+
+
+def test_a_query_that_has_something_to_deliver_and_does_nothing_is_ended(tmp_path: Path):
+    database = pytest.importorskip("tidelog.spark.pipeline.database")
+    config = Config(master_port=9221, wal_dir=tmp_path / "wal", checkpoint_path=tmp_path / "checkpoint.json")
+    telling = DatabaseTelling("db0")
+    pipeline = database.DatabasePipeline(None, config, "db0", threading.Event(), telling)
+    telling.moved_s = time.monotonic() - database.IDLE_S_MAX - 1
+    telling.phase = "binlog"
+    pipeline._turn()
+    assert time.monotonic() - telling.moved_s < database.IDLE_S_MAX, "nothing waits: that is no idleness"
+    telling.moved_s, telling.phase = time.monotonic() - database.IDLE_S_MAX - 1, "snapshot"
+    with pytest.raises(QueryIdle, match="the query is started anew"):
+        pipeline._turn()

@@ -112,7 +112,7 @@ def test_an_empty_topic_has_no_rows(spark: SparkSession, tidelog_log: Log):
     ("options", "message"),
     [
         ({"subscribe": "t", "startingOfsets": "latest"}, "no option startingofsets"),
-        ({"subscribe": "t", "decode": "event"}, "event is not built into this version"),
+        ({"subscribe": "t", "decode": "events"}, "decode: 'events'; there are raw, record, event, typed"),
         ({"subscribe": "t", "maxOffsetsPerTrigger": "5"}, "a batch query has no triggers"),
     ],
 )

@@ -147,10 +147,10 @@ def test_syncs_and_recoveries_of_many_streams_may_come_in_any_order() -> None:
     for log in logs:
         log.append_new(1, EntryKind.DATA, [batch(b"%d" % log.stream)])
     rest(store)
-    assert disk.together == [20, 20]  # made, synced
+    assert disk.together == [20, 41]  # made; synced, with their folders and the one that those lie in
     power_cut(disk)
     store = Store(disk, "/data", TINY, random.Random(1))
-    assert disk.together == [20, 20, 20]
+    assert disk.together == [20, 41, 20]
     assert [log.last_index for log in store.streams.values()] == [1] * 20
 
 

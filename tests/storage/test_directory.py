@@ -50,11 +50,11 @@ def test_a_second_process_is_refused_by_the_lock() -> None:
 def test_an_unknown_format_version_is_refused_before_anything_is_touched() -> None:
     disk = new_disk()
     _node(disk)
-    line = b'{"format": 2}'
+    line = b'{"format": 3}'
     replace(disk, f"{DIRECTORY}/node.json", b"%s\n%08x\n" % (line, crc32c(line)))
     before = {path: read_path(disk, path) for path in [*files_of(disk, 5), f"{DIRECTORY}/votes"]}
     killed(disk)
-    with pytest.raises(FormatVersionError, match="/data has format 2; this version reads 1"):
+    with pytest.raises(FormatVersionError, match="/data has format 3; this version reads 1 and 2"):
         open_store(disk)
     assert {path: read_path(disk, path) for path in [*files_of(disk, 5), f"{DIRECTORY}/votes"]} == before
 

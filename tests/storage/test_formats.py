@@ -6,6 +6,7 @@ import pytest
 from crc32c import crc32c
 
 from tests.storage.world import damage_found_by, new_disk, read_path, replace
+from tidelog.raft.log import Entry, EntryKind
 from tidelog.storage.errors import CorruptDataError, FormatVersionError
 from tidelog.storage.hard_states import SLOT_BYTES, HardStates, StoredVote
 from tidelog.storage.index_file import decode_index, encode_index
@@ -25,6 +26,7 @@ from tidelog.storage.segment import (
 )
 from tidelog.storage.small_file import encode_json, read_json
 from tidelog.storage.stream_state import Floor, StreamState, load_state
+from tidelog.wire.batch import LENGTH_END
 
 SHAPE = SegmentShape(1 << 16, 4096)
 IDENTITY = Identity(b"0123456789abcdef", 3, 9, 1 << 40, 1 << 50, 6, 0xFEEDBEEF, Link(5, 6, 0xFFFFFFFF, 0x80000000))
@@ -82,7 +84,9 @@ def test_any_damaged_byte_of_a_settled_mark_shows() -> None:
 def _closed_segment() -> tuple[Segment, bytes]:
     segment = Segment(IDENTITY, SHAPE)
     for term, kind, records in ((6, 1, 0), (6, 0, 3), (7, 0, 1), (9, 2, 0)):
-        segment.append(100 + records, records, 1000 * records - 1, term, 7, kind, 2)
+        entry = Entry(segment.last_index + 1, term, EntryKind(kind), b"")
+        facts = (100 + records - LENGTH_END, 7, records - 1, 1000 * records - 1)
+        assert segment.extend([(entry, b"", facts)], 0, 2) == 1
     assert segment.rows is not None
     return segment, bytes(segment.rows)
 

@@ -2,6 +2,7 @@
 
 import pytest
 
+from tidelog.raft.log import Entry, EntryKind
 from tidelog.storage.rows import (
     ROW_BYTES,
     Row,
@@ -13,6 +14,7 @@ from tidelog.storage.rows import (
     row_of_timestamp,
 )
 from tidelog.storage.segment import NO_LINK, Identity, Segment, SegmentShape
+from tidelog.wire.batch import LENGTH_END
 
 SHAPE = SegmentShape(1 << 16, 4096)
 OWN = 1
@@ -22,8 +24,17 @@ def _segment(*entries: tuple[int, int, int], base_offset: int = 0) -> Segment:
     """(records, timestamp, kind) an entry; each takes 100 bytes."""
     segment = Segment(Identity(bytes(16), 0, 0, 1, base_offset, 0, 77, NO_LINK), SHAPE)
     for records, timestamp, kind in entries:
-        segment.append(100, records, timestamp, 1, 0xC0FFEE, kind, 0)
+        assert _append(segment, 100, records, timestamp, kind=kind, crc=0xC0FFEE)
     return segment
+
+
+def _append(
+    segment: Segment, size: int, records: int, timestamp: int = 5, *, term: int = 1, crc: int = 7, kind: int = 0
+) -> bool:
+    """Whether there was room."""
+    entry = Entry(segment.last_index + 1, term, EntryKind(kind), b"")
+    facts = (size - LENGTH_END, crc, records - 1, timestamp)
+    return segment.extend([(entry, b"", facts)], 0, 0) == 1
 
 
 def _rows(segment: Segment) -> bytes:
@@ -119,7 +130,7 @@ def test_a_row_is_genuine_only_behind_the_rows_it_was_written_behind() -> None:
 def test_the_same_entries_in_another_use_of_a_file_have_another_chain() -> None:
     def of_salt(salt: int) -> Segment:
         segment = Segment(Identity(bytes(16), 0, 0, 1, 0, 0, salt, NO_LINK), SHAPE)
-        segment.append(100, 1, 5, 1, 7, 0, 0)
+        assert _append(segment, 100, 1)
         return segment
 
     assert of_salt(1).chain != of_salt(2).chain
@@ -137,7 +148,7 @@ def test_a_cut_segment_is_the_segment_that_never_had_more() -> None:
 def test_a_cut_forgets_the_terms_that_began_behind_it() -> None:
     segment = _segment()
     for term in (1, 1, 2, 5):
-        segment.append(100, 1, 5, term, 7, 0, 0)
+        assert _append(segment, 100, 1, term=term)
     assert segment.term_starts == [(1, 1, 0), (2, 3, 2), (5, 4, 3)]
     segment.cut(_rows(segment), 2)
     assert segment.term_starts == [(1, 1, 0)]
@@ -145,19 +156,28 @@ def test_a_cut_forgets_the_terms_that_began_behind_it() -> None:
 
 
 def test_a_segment_is_full_when_data_rows_or_offsets_run_out() -> None:
+    assert _append(_segment(), 1 << 16, 1)
     segment = _segment()
-    assert segment.has_room(1 << 16)
-    assert not segment.has_room((1 << 16) + 1)
+    assert not _append(segment, (1 << 16) + 1, 1)
+    assert (segment.count, segment.rows) == (0, b"")
     for _ in range(128):
-        assert segment.has_room(1)
-        segment.append(1, 1, 5, 1, 7, 0, 0)
-    assert not segment.has_room(1)  # 128 rows fill 4096 bytes
+        assert _append(segment, 61, 1)
+    assert not _append(segment, 61, 1)  # 128 rows fill 4096 bytes
 
     vast = _segment()
     for _ in range(2):
-        assert vast.has_room(100)
-        vast.append(100, 1 << 31, 5, 1, 7, 0, 0)
-    assert not vast.has_room(100)  # the next one's offset is 2^32 behind the segment's
+        assert _append(vast, 100, 1 << 31)
+    assert not _append(vast, 100, 1)  # the next one's offset is 2^32 behind the segment's
+
+
+def test_of_batches_that_come_together_a_segment_takes_those_that_fit() -> None:
+    entries = [Entry(index, 1, EntryKind.DATA, b"") for index in range(1, 6)]
+    placed = [(entry, b"", ((1 << 14) - LENGTH_END, 7, 0, 5)) for entry in entries]
+    segment, one_by_one = _segment(), _segment()
+    assert segment.extend(placed, 0, 0) == 4
+    assert segment.extend(placed, 4, 0) == 0
+    assert [_append(one_by_one, 1 << 14, 1) for _ in range(5)] == [True] * 4 + [False]
+    assert (_rows(segment), segment.length, segment.chain) == (_rows(one_by_one), 1 << 16, one_by_one.chain)
 
 
 @pytest.mark.parametrize("parts", [(0, 4096), (4096, 0), (4095, 4096), (4096, 5000), (1 << 32, 4096), (4096, 1 << 29)])

@@ -123,7 +123,8 @@ def test_work_that_is_handed_in_just_before_the_stop_is_done() -> None:
     waiting.append("the last one")
     stopping = threading.Thread(target=worker.stop)
     stopping.start()
-    assert worker._woken.wait(PATIENCE_S)  # pyright: ignore[reportPrivateUsage]
+    worker._calls.get(timeout=PATIENCE_S)  # pyright: ignore[reportPrivateUsage] - the stop's own: it is under way
+    worker._calls.put(None)  # pyright: ignore[reportPrivateUsage]
     handed_in.set()
     stopping.join(PATIENCE_S)
     assert done == ["the last one"]

@@ -2,11 +2,12 @@
 
 import dataclasses
 import os
+import random
 from contextlib import suppress
 
 import pytest
 
-from tests.sim.disk import SimDisk, SimulatedCrash
+from tests.sim.disk import SimDisk, SimFile, SimulatedCrash
 from tests.storage.world import (
     DIRECTORY,
     TINY,
@@ -29,6 +30,7 @@ from tests.storage.world import (
 )
 from tidelog.storage import LogMismatchError, StorageError, Store, StoredVote, StreamLog, WriterFailedError
 from tidelog.storage.segment import ACTIVE_SUFFIX
+from tidelog.storage.segment_file import buffered_bytes_max
 from tidelog.storage.writer import Append
 from tidelog.wire.batch import read_stamp, stamp
 
@@ -93,7 +95,7 @@ def test_only_appends_that_touch_become_one_write() -> None:
     disk, store, (log,) = _recorded()
     segment = log._segments.last  # pyright: ignore[reportPrivateUsage]
     for position, row in ((0, 0), (512, 1), (4096, 2), (4608, 5)):
-        store.writer.submit(1, Append(segment, position, [b"x" * 512], 512, 32 * row, [b"r" * 32], 0, 0))
+        store.writer.submit(1, Append(segment, position, [b"x" * 512], 512, 32 * row, b"r" * 32, 0, 0))
     store.run_writer()
     content = read_path(disk, _active(1))
     assert content[:1024] == content[4096:5120] == b"x" * 1024
@@ -648,3 +650,74 @@ def test_files_are_closed_when_the_store_is() -> None:
     assert open_store(disk).streams[1].last_index == 1
     killed(disk)
     assert os.path.basename(files_of(disk, 1)[0]) == f"{0:016d}.active"
+
+
+# ---- the page cache first, direct writes later
+
+
+class _OpeningDisk(SimDisk):
+    """Notes how active segments are opened to be written."""
+
+    def __init__(self) -> None:
+        super().__init__(random.Random(1))
+        self.opened: list[str] = []
+
+    def open_write(self, path: str, *, direct: bool = False) -> SimFile:
+        if path.endswith(ACTIVE_SUFFIX):
+            self.opened.append("direct" if direct else "buffered")
+        return super().open_write(path, direct=direct)
+
+
+def test_a_new_segment_is_written_through_the_page_cache_until_it_holds_much() -> None:
+    disk = _OpeningDisk()
+    store = open_store(disk)
+    log = store.create_stream(1, b"")
+    small = buffered_bytes_max(TINY.shape)
+    log.append_new(1, EntryKind.DATA, [sized_batch(small)])
+    rest(store)
+    assert disk.opened == ["buffered", "buffered"]  # made, and begun
+    log.append_new(1, EntryKind.DATA, [sized_batch(100)])
+    rest(store)
+    log.append_new(1, EntryKind.DATA, [sized_batch(100)])
+    rest(store)
+    assert disk.opened == ["buffered", "buffered", "direct"]
+    expected = state_of(log)
+    power_cut(disk)
+    assert state_of(open_store(disk).streams[1]) == expected
+
+
+@pytest.mark.parametrize(("size", "opened"), [(100, "buffered"), (buffered_bytes_max(TINY.shape) + 100, "direct")])
+def test_a_segment_that_is_found_again_goes_on_by_how_much_it_holds(size: int, opened: str) -> None:
+    disk = _OpeningDisk()
+    store = open_store(disk)
+    store.create_stream(1, b"").append_new(1, EntryKind.DATA, [sized_batch(size)])
+    rest(store)
+    power_cut(disk)
+    store = open_store(disk)
+    disk.opened.clear()
+    log = store.streams[1]
+    log.append_new(1, EntryKind.DATA, [sized_batch(100, b"y")])
+    rest(store)
+    assert disk.opened == [opened]
+    expected = state_of(log)
+    power_cut(disk)
+    assert state_of(open_store(disk).streams[1]) == expected
+
+
+def test_a_file_whose_blocks_are_there_is_written_directly_from_the_start() -> None:
+    disk = _OpeningDisk()
+    store = open_store(disk)
+    log = store.create_stream(1, b"")
+    for _ in range(8):
+        log.append_new(1, EntryKind.DATA, [sized_batch(5000)])
+        rest(store)
+    log.trim(7, log.last_index)
+    rest(store)
+    assert disk.list_directory(f"{DIRECTORY}/pool")
+    log.append_new(1, EntryKind.DATA, [sized_batch(5000)])  # half full: the next file is prepared, from the pool
+    rest(store)
+    disk.opened.clear()
+    log.roll()
+    log.append_new(1, EntryKind.DATA, [sized_batch(100)])
+    rest(store)
+    assert disk.opened == ["buffered", "direct"]  # looked at, then opened as what it is

@@ -140,8 +140,8 @@ class RecordingDisk:
         self.operations: list[tuple[str, str]] = []
         self.writes: list[tuple[str, int, bytes]] = []
 
-    def make_directory(self, path: str) -> None:
-        self._disk.make_directory(path)
+    def make_directory(self, path: str, *, durable: bool = True) -> None:
+        self._disk.make_directory(path, durable=durable)
 
     def list_directory(self, path: str) -> list[str]:
         return self._disk.list_directory(path)

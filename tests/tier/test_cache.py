@@ -1,6 +1,7 @@
 """What is kept of the store's content: one load a name, budgets, files that cannot be trusted."""
 
 import asyncio
+import threading
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -249,3 +250,16 @@ async def test_a_folder_that_cannot_be_written_makes_the_cache_useless_and_nothi
     assert await fetch(cache, store, "a") == b"a........."
     await cache.close()
     assert cache.bytes == 0
+
+
+async def test_files_are_written_one_at_a_time_and_what_comes_meanwhile_is_not_kept(
+    tmp_path: Path, threads: ThreadPoolExecutor
+) -> None:
+    cache, store, busy = cache_in(tmp_path, threads, keeps_first=0, memory=1), Store(), threading.Event()
+    threads.submit(busy.wait)
+    for name in ("a", "b", "a", "b"):
+        await fetch(cache, store, name)
+    assert store.loaded == ["a", "b", "a", "b"]
+    busy.set()
+    await cache.close()
+    assert names_in(tmp_path) == ["a"]

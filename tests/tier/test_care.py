@@ -1,18 +1,22 @@
 """The store as a whole: orphans found and removed, damage found, streams made again from the bucket alone."""
 
 import random
+import time
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from uuid import UUID, uuid4
 
 import pytest
 
-from tests.server.client import EARLIEST
+from tests.server.client import EARLIEST, batch_of, numbered
 from tests.server.many import ClusterWorld
 from tests.server.operating import NEVER_STABLE_MS, admin, ask_admin, create_on, lead
 from tests.server.world import Server, until
 from tests.tier.segments import remote
 from tests.tier.tiered import (
     TIERED,
+    WIDE,
     read_numbers,
     settings,
     stored,
@@ -21,11 +25,12 @@ from tests.tier.tiered import (
     write,
 )
 from tidelog.tier.errors import LayoutError
-from tidelog.tier.layout import INDEXES, LOG, StreamManifest, StreamPlace, id_text
+from tidelog.tier.layout import INDEXES, LOG, MANIFEST, StreamManifest, StreamPlace, id_text
 from tidelog.tier.metadata import SegmentState
 from tidelog.tier.recovery import compare, recoverable
 from tidelog.tier.store import Patience, StoredObject, open_store
 from tidelog.wire.errors import ErrorCode
+from tidelog.wire.messages import DeleteTopicsRequest, DeleteTopicsRequestTopic
 
 PLACE = StreamPlace("t", UUID(int=3), 0)
 
@@ -210,3 +215,135 @@ async def test_a_topic_that_is_not_there_or_not_lost_is_not_recovered(cluster: C
         assert refused.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         assert why in (refused.error_message or "")
     assert (await admin(leader, "tier-recover", topic=""))["topics"] == []
+
+
+def of_producer(sequence: int) -> bytearray:
+    now_ms = int(time.time() * 1000)
+    return batch_of(f"{sequence} {WIDE}", first_time=now_ms, producer_id=7, producer_epoch=0, base_sequence=sequence)
+
+
+async def test_producers_of_a_recovered_topic_go_on_where_they_were(cluster: ClusterWorld, tmp_path: Path) -> None:
+    await cluster.start(1, **settings(tmp_path))
+    await create_on(cluster.any, "t", [1], **TIERED)
+    leader = await cluster.until_led("t")
+    client = await leader.connect()
+    for sequence in range(15):
+        assert (await client.produce("t", of_producer(sequence))).base_offset == sequence
+    await until(lambda: leader.replica("t").log.start_offset == 10)
+    await client.close()
+    await cluster.stop_node(1)
+    cluster.wipe(1)
+    await cluster.start(1, **settings(tmp_path))
+    await admin(cluster.any, "tier-recover", topic="t")
+    leader = await cluster.until_led("t")
+    await until(lambda: not leader.replica("t").awaits_store)
+    client = await leader.connect()
+    for known in (9, 6):
+        assert (await client.produce("t", of_producer(known))).base_offset == known
+    refused = await (await leader.connect()).produce("t", of_producer(11))
+    assert refused.error_code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, "10 was only on the lost disk"
+    assert (await client.produce("t", of_producer(10))).base_offset == 10
+    await cluster.kill(1)
+    leader = await cluster.start_node(1, **settings(tmp_path))
+    await cluster.until_led("t")
+    client = await leader.connect()
+    assert (await client.produce("t", of_producer(9))).base_offset == 9, "over a restart too"
+    assert await read_numbers(leader) == list(range(11))
+
+
+async def test_a_stream_takes_no_record_before_it_knows_its_producers_again(
+    cluster: ClusterWorld, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await cluster.start(1, **settings(tmp_path))
+    await create_on(cluster.any, "t", [1], **TIERED)
+    leader = await cluster.until_led("t")
+    await write(leader, 15)
+    await until(lambda: leader.replica("t").log.start_offset == 10)
+    await cluster.stop_node(1)
+    cluster.wipe(1)
+    monkeypatch.setattr("tidelog.server.tiering.Tiering._look", lambda *_: None)
+    await cluster.start(1, **settings(tmp_path))
+    await admin(cluster.any, "tier-recover", topic="t")
+    leader = await cluster.until_led("t")
+    answer = await (await leader.connect()).produce("t", numbered(7, 9, "again"))
+    assert answer.error_code == ErrorCode.LEADER_NOT_AVAILABLE
+
+
+async def test_what_comes_late_for_a_deleted_topic_is_removed_without_anybodys_help(
+    cluster: ClusterWorld, tmp_path: Path
+) -> None:
+    """A node may be killed while it puts an object for a topic that is deleted in that moment."""
+    await cluster.start(1, **settings(tmp_path, remote_log_deleted_keep_ms=3_600_000))
+    await create_on(cluster.any, "t", [1], **TIERED)
+    leader = await cluster.until_led("t")
+    await write(leader, 25)
+    await until(lambda: leader.replica("t").log.start_offset == 20)
+    folder = stored(tmp_path)[0].parent
+    client = await leader.connect()
+    await client.ask(DeleteTopicsRequest(topics=[DeleteTopicsRequestTopic(name="t")], timeout_ms=5_000))
+    await until(lambda: [path.name for path in stored(tmp_path)] == [MANIFEST])
+    late = folder / f"{20:020d}-{id_text(uuid4())}.log"
+    late.write_bytes(b"what was on its way")
+    await cluster.kill(1)
+    leader = await cluster.start_node(1, **settings(tmp_path, remote_log_deleted_keep_ms=3_600_000))
+    await until(lambda: not late.exists())
+    refused = await ask_admin(leader, "tier-recover", topic="t")
+    assert refused.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "a deleted topic does not come back"
+    assert [path.name for path in stored(tmp_path)] == [MANIFEST]
+    await cluster.stop_node(1)
+    await cluster.start_node(1, **settings(tmp_path))
+    await until(lambda: stored(tmp_path) == [])
+
+
+async def test_what_was_copied_before_the_manifest_named_anything_is_found(
+    cluster: ClusterWorld, tmp_path: Path
+) -> None:
+    await cluster.start(1, **settings(tmp_path))
+    await create_on(cluster.any, "t", [1], **TIERED)
+    leader = await cluster.until_led("t")
+    await write(leader, 15)
+    await until(lambda: leader.replica("t").log.start_offset == 10)
+    await cluster.stop_node(1)
+    cluster.wipe(1)
+    path = next(path for path in stored(tmp_path) if path.name == MANIFEST)
+    path.write_bytes(replace(StreamManifest.decode(path.read_bytes()), segments=()).encode())
+    await cluster.start(1, **settings(tmp_path))
+    await admin(cluster.any, "tier-recover", topic="t")
+    leader = await cluster.until_led("t")
+    await until(lambda: not leader.replica("t").awaits_store)
+    assert await read_numbers(leader) == list(range(10))
+
+
+async def test_a_stream_that_was_never_in_the_store_does_not_wait_for_it(cluster: ClusterWorld, tmp_path: Path) -> None:
+    """As `tidelog restore` makes one."""
+    await cluster.start(1, **settings(tmp_path))
+    configs = {"remote.storage.enable": "true"}
+    await admin(cluster.any, "create-restored", topic="t", start_offsets=[5], configs=configs)
+    leader = await cluster.until_led("t")
+    await until(lambda: not leader.replica("t").awaits_store)
+    answer = await (await leader.connect()).produce("t", batch_of("first"))
+    assert (answer.error_code, answer.base_offset) == (0, 5)
+
+
+async def test_the_manifest_names_the_new_start_before_anything_is_deleted(
+    cluster: ClusterWorld, tmp_path: Path
+) -> None:
+    """Whoever reads by the manifest must not be sent to what is not there."""
+    await cluster.start(1, **settings(tmp_path))
+    await create_on(cluster.any, "t", [1], **TIERED)
+    leader = await cluster.until_led("t")
+    await write(leader, 25)
+    await until(lambda: leader.replica("t").log.start_offset == 20)
+    tiering, replica = leader.broker.tiering, leader.replica("t")
+    assert tiering is not None
+    delete, starts = tiering.store.delete, list[int]()
+
+    async def watched(names: Sequence[str]) -> None:
+        path = next(path for path in stored(tmp_path) if path.name == MANIFEST)
+        starts.append(StreamManifest.decode(path.read_bytes()).start_offset)
+        await delete(names)
+
+    tiering.store.delete = watched  # type: ignore[method-assign]
+    replica.move_start(12, replica.now() + 5_000, lambda _: None)
+    await until(lambda: len(replica.remote) == 1)
+    assert starts == [12, 12]

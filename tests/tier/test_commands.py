@@ -43,7 +43,15 @@ def test_status_scrub_and_recover(processes: TieredProcesses, capsys: pytest.Cap
 
     (row,) = tidelog.parsed("status")
     assert (row["stream"], row["start_offset"], row["high_watermark"]) == (TOPIC, 0, 180)
-    assert f"{TOPIC}:0" in tidelog("status", TOPIC)
+    shown = tidelog("status", TOPIC)
+    assert f"{TOPIC}:0" in shown
+    assert "CACHE HITS" in shown
+
+    copied = processes.status()["copied_until"]
+    assert tidelog("attach", TOPIC, "--as", "shown").startswith("shown shows history-")
+    (attached,) = tidelog.parsed("status", "shown")
+    assert attached["high_watermark"] >= copied
+    tidelog("attach", TOPIC, "--as", "shown", status=1)
 
     orphan = next(processes.store.rglob("*.log")).with_name(f"{5:020d}-{'A' * 22}.log")
     orphan.write_bytes(b"left")

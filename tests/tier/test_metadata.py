@@ -210,3 +210,15 @@ def test_what_is_no_event_is_refused(content: bytes) -> None:
 def test_a_snapshot_of_another_version_is_refused() -> None:
     with pytest.raises(LayoutError, match="version"):
         RemoteLog().restore(b"\x09" + bytes(20))
+
+
+def test_leader_epochs_of_a_stream_that_was_made_again_may_fall() -> None:
+    """Its new group begins to count anew."""
+    log = RemoteLog()
+    add(log, 0, 9, epochs=((5, 0),))
+    add(log, 10, 19, epochs=((7, 10),))
+    add(log, 20, 29, epochs=((1, 20), (2, 25)))
+    assert log.newest_epoch() == 7
+    assert [log.end_of_epoch(epoch) for epoch in (0, 1, 2, 6, 7, 9)] == [
+        None, (1, 25), (2, 30), (5, 10), (7, 20), (7, 20)
+    ]  # fmt: skip

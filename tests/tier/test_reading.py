@@ -10,6 +10,7 @@ from uuid import UUID, uuid4
 import pytest
 
 from tests.tier.segments import LocalLog, random_values
+from tidelog.server.tier_producers import ProducersFollowed
 from tidelog.storage import StorageSettings
 from tidelog.tier.cache import DiskCache, InFlight
 from tidelog.tier.copying import BatchCheck, SegmentCopy, copy_segment, delete_segment
@@ -57,7 +58,7 @@ class Tier:
         self.indexes = DiskCache(str(folder / "indexes"), 1 << 30, 1 << 30, room, self.threads, keeps_first=True)
         self.harm: Callable[[bytes], bytes] = lambda data: data
         self.reader = RemoteReader(
-            self.store, self.chunks, self.indexes, ring, ahead, self.threads, lambda _: None
+            self.store, self.chunks, self.indexes, ring, ahead, self.threads, lambda *_: None
         )  # fmt: skip
 
     async def copy(self, *, compress: bool = False, pause: Callable[[int], Awaitable[None]] = at_once) -> RemoteSegment:
@@ -71,7 +72,8 @@ class Tier:
         )
         seal = Seal.new(remote.id, compress=compress, ring=self.ring)
         copy = SegmentCopy(
-            PLACE, remote, image, lambda at, size: self.harm(self.local.read(segment, at, size)), b"", seal, CHUNK
+            PLACE, remote, image, lambda at, size: self.harm(self.local.read(segment, at, size)),
+            lambda: ProducersFollowed(b"", 1_000), seal, CHUNK,
         )  # fmt: skip
         self.log.apply(SegmentAdded(remote, 0))
         await copy_segment(self.store, copy, pause, self.threads)
@@ -241,7 +243,7 @@ def test_batches_are_followed_through_pieces_of_any_size() -> None:
     segment = local.closed()[0]
     data = local.read(segment, 0, segment.length)
     for size in (1, 7, 61, 1_000, len(data)):
-        check = BatchCheck(0)
+        check = BatchCheck(0, lambda _: None)
         for at in range(0, len(data), size):
             check.feed(data[at : at + size])
         check.finish(40)
@@ -249,8 +251,8 @@ def test_batches_are_followed_through_pieces_of_any_size() -> None:
         with pytest.raises(ObjectDamagedError):
             check.finish(wrong)
     with pytest.raises(ObjectDamagedError):
-        BatchCheck(1).feed(data)
-    cut = BatchCheck(0)
+        BatchCheck(1, lambda _: None).feed(data)
+    cut = BatchCheck(0, lambda _: None)
     cut.feed(data[:-1])
     with pytest.raises(ObjectDamagedError):
         cut.finish(40)

@@ -23,7 +23,7 @@ from tests.tier.tiered import (
     whole,
     write,
 )
-from tidelog.server.tier_streams import RaftMetadata
+from tidelog.server.tier_metadata import RaftMetadata
 from tidelog.tier.layout import LOG
 from tidelog.tier.metadata import Outcome, SegmentAdded, SegmentState
 from tidelog.wire.errors import ErrorCode
@@ -196,7 +196,7 @@ async def test_nothing_leaves_the_disk_while_the_store_is_away_and_everything_la
 
     tiering.store.put_parts = fail  # type: ignore[method-assign]
     await write(leader, 40)
-    await until(lambda: tiering.copy_errors > 3)
+    await until(lambda: tiering.metrics.node.copy_errors > 3)
     assert all(replica.log.start_offset == 0 for replica in replicas(cluster))
     assert tiering.overdue_bytes(leader.replica("t")) > 2 << 20
     assert await read_numbers(leader) == list(range(40))
@@ -378,9 +378,11 @@ async def test_a_slow_store_makes_an_empty_answer_and_the_download_goes_on(
     tail = await client.fetch("t", 29)
     assert [record.offset for record in records_of(tail.records)] == [29], "readers of the tail do not notice"
     assert (await client.produce("t", batch_of("x"))).error_code == 0
+    await until(lambda: len(reads) > 0)
     gate.set()
     asked = len(reads)
     await until(lambda: not tiering.reads.chunks._loading)
+    tiering._wait_ms = 10_000  # it comes from memory now; how fast is not the question
     answer = await client.fetch("t", 0)
     assert records_of(answer.records)[0].offset == 0
     assert reads.count(reads[0]) == 1, "what was begun is not fetched again"

@@ -12,7 +12,7 @@ from tests.server.operating import NEVER_STABLE_MS, create_on, lead
 from tests.server.world import Server, World, until
 from tests.tier.segments import remote
 from tests.tier.tiered import settings
-from tidelog.server.tier_streams import NotLeaderError, RaftMetadata
+from tidelog.server.tier_metadata import NotLeaderError, RaftMetadata
 from tidelog.tier.errors import LayoutError, StoreTimeoutError
 from tidelog.tier.layout import StreamPlace
 from tidelog.tier.metadata import Outcome, RemoteLog, RemoteMetadata, SegmentAdded, SegmentMoved, SegmentState

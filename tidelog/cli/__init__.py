@@ -25,6 +25,7 @@ COMMANDS = (
     "pikiwi",
     "regionwal",
     "table",
+    "bench",
 )
 
 

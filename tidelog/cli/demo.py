@@ -5,6 +5,7 @@ dead node is started again and catches up. Then a consumer group reads everythin
 be where it was acknowledged, once, and in order.
 
 Then the data pipeline (`demo_pipeline.py`): a PikiwiDB master's data in topics and in a table, another leader killed.
+Meanwhile the first half's stream has gone to an object store, from where Spark reads it at last (`demo_history.py`).
 """
 
 # pyright: reportPrivateImportUsage=false
@@ -51,15 +52,17 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
 
 
 def run(options: argparse.Namespace) -> int:
+    from tidelog.cli import demo_history
     from tidelog.cli.embedded import EmbeddedCluster
 
     folder = options.dir or tempfile.mkdtemp(prefix="tidelog-demo-")
+    tiered = demo_history.is_there()
     try:
         cluster = EmbeddedCluster(
             folder,
             NODES,
             options.port,
-            sets=["group.initial.rebalance.delay.ms=0"],
+            sets=["group.initial.rebalance.delay.ms=0", *(demo_history.node_settings(Path(folder)) if tiered else ())],
             say=lambda text: print(f"  ({text})"),
         )
 
@@ -68,9 +71,9 @@ def run(options: argparse.Namespace) -> int:
 
         signal.signal(signal.SIGTERM, end)
         try:
-            outage_ms = _tell(cluster)
+            writing = _tell(cluster, demo_history.TOPIC_SETTINGS if tiered else {})
             if not options.log_only:
-                _tell_of_pipeline(cluster, Path(folder) / "shop", outage_ms, stay=not options.exit)
+                _tell_of_pipeline(cluster, Path(folder), writing, tiered=tiered, stay=not options.exit)
             elif not options.exit:
                 _stay(cluster)
         except KeyboardInterrupt:
@@ -89,12 +92,12 @@ def _stay(cluster: "EmbeddedCluster") -> None:
     cluster.run()
 
 
-def _tell(cluster: "EmbeddedCluster") -> float:
-    """How long what the killed node led took no record, in milliseconds."""
+def _tell(cluster: "EmbeddedCluster", topic_settings: dict[str, str]) -> "_Writing":
+    """What was written, and how long what the killed node led took no record."""
     begun = time.monotonic()
     cluster.start()
     print(f"{NODES} nodes serve after {time.monotonic() - begun:.1f} s: {cluster.bootstrap}")
-    leaders = _create(cluster, STREAM)
+    leaders = _create(cluster, STREAM, topic_settings)
     print(f"created stream {STREAM}: {PARTITIONS} partitions, each on {NODES} nodes, led by {_list(leaders.values())}")
     begun = time.monotonic()
     writing = _Writing(cluster, leaders)
@@ -110,7 +113,7 @@ def _tell(cluster: "EmbeddedCluster") -> float:
     )
     _compare(acknowledged, _read(cluster, len(acknowledged)))
     print(f"two consumers of one group read {len(acknowledged)} records: all there, once, in order", flush=True)
-    return writing.outage_ms
+    return writing
 
 
 def _list(nodes: Any) -> str:
@@ -118,8 +121,10 @@ def _list(nodes: Any) -> str:
     return ("node " if len(numbers) == 1 else "nodes ") + ", ".join(map(str, numbers))
 
 
-def _tell_of_pipeline(cluster: "EmbeddedCluster", folder: Path, outage_ms: float, *, stay: bool) -> None:
-    from tidelog.cli import demo_pipeline
+def _tell_of_pipeline(
+    cluster: "EmbeddedCluster", folder: Path, writing: "_Writing", *, tiered: bool, stay: bool
+) -> None:
+    from tidelog.cli import demo_history, demo_pipeline
 
     if missing := demo_pipeline.what_is_missing():
         print(f"the data pipeline is not shown: {missing}", flush=True)
@@ -134,10 +139,16 @@ def _tell_of_pipeline(cluster: "EmbeddedCluster", folder: Path, outage_ms: float
         cluster.kill(victim)
         return victim
 
-    story = demo_pipeline.Story(cluster, folder, kill)
+    story = demo_pipeline.Story(cluster, folder / "shop", kill)
     try:
         outcome = story.tell()
-        demo_pipeline.show(outcome, outage_ms)
+        history = demo_history.History(cluster, folder, STREAM).read() if tiered else None
+        demo_pipeline.show(outcome, writing.outage_ms)
+        if history is not None:
+            written = ((partition, value) for (partition, _), value in writing.acknowledged.items())
+            demo_history.show(history, demo_history.summed(written))
+        else:
+            print("history in an object store is not shown: obstore is not installed, `make setup` does it", flush=True)
         if stay:
             print(f"try: {story.to_try}")
             _stay(cluster)
@@ -145,7 +156,7 @@ def _tell_of_pipeline(cluster: "EmbeddedCluster", folder: Path, outage_ms: float
         story.stop()
 
 
-def _create(cluster: "EmbeddedCluster", stream: str) -> dict[int, int]:
+def _create(cluster: "EmbeddedCluster", stream: str, settings: dict[str, str] | None = None) -> dict[int, int]:
     from confluent_kafka import KafkaException
     from confluent_kafka.admin import AdminClient, NewTopic
 
@@ -153,7 +164,8 @@ def _create(cluster: "EmbeddedCluster", stream: str) -> dict[int, int]:
     give_up = time.monotonic() + WAIT_S_MAX
     while True:
         try:
-            admin.create_topics([NewTopic(stream, PARTITIONS, NODES)])[stream].result(WAIT_S_MAX)
+            wanted = NewTopic(stream, PARTITIONS, NODES, config=settings or {})
+            admin.create_topics([wanted])[stream].result(WAIT_S_MAX)
             break
         except KafkaException as exception:
             if time.monotonic() > give_up:

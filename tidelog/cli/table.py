@@ -1,7 +1,7 @@
 """`tidelog table`: Delta tables out of a PikiwiDB source or any stream, and questions to them.
 
-Every step of `build` and `from-stream` is one commit, so they may be stopped and started at any moment. `query` starts
-Spark on this machine.
+Every step of `build` and `from-stream` is one commit, so they may be stopped and started at any moment. `query`, and
+`build` with MERGE, start Spark.
 """
 
 import argparse
@@ -13,7 +13,7 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import date, datetime
 from decimal import Decimal
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from tidelog.pikiwi.config import Config
+    from tidelog.spark.tables.build import Apply
     from tidelog.spark.tables.delta import DeltaFolder
     from tidelog.spark.tables.state import StateTable
 
@@ -59,6 +60,14 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
     build.add_argument(
         "--without-snapshot", action="store_true", help="begin empty when there is no dump of what was before the WAL"
     )
+    build.add_argument(
+        "--engine",
+        choices=("rewrite", "merge"),
+        default="rewrite",
+        help="who changes the table: this process, or MERGE of delta-spark on Spark's workers (default: rewrite)",
+    )
+    build.add_argument("--master", metavar="URL", help="where Spark's tasks run, with --engine merge")
+    build.add_argument("--jars", metavar="FILE,…", help="delta-spark and delta-storage, if Spark does not have them")
     _add_follow(build)
 
     landed = actions.add_parser("from-stream", help="a stream's records as rows; the schema grows with them")
@@ -154,13 +163,37 @@ def _build(options: argparse.Namespace) -> int:
     state = open_state(options.table, config, options.buckets or BUCKETS_DEFAULT)
     if options.buckets not in {None, state.buckets}:
         raise CommandError(f"{options.table} has {state.buckets} buckets, and a table keeps its number: leave it out")
-    steps = _follow(options, state.delta, lambda: _build_now(options, config, state))
+    if options.engine == "rewrite" and (options.master or options.jars):
+        raise CommandError("--master and --jars are for --engine merge")
+    with _engine(options, state) as apply:
+        steps = _follow(options, state.delta, lambda: _build_now(options, config, state, apply))
     if not steps and not options.json:
         show("up to date")
     return 0
 
 
-def _build_now(options: argparse.Namespace, config: "Config", state: "StateTable") -> int:
+@contextmanager
+def _engine(options: argparse.Namespace, state: "StateTable") -> "Iterator[Apply]":
+    """What folds batches into the table."""
+    if options.engine == "rewrite":
+        yield state.apply
+        return
+    from tidelog.spark.tables.merge import SETTINGS, MergedTable
+
+    settings = {
+        **SETTINGS,
+        "spark.log.level": "ERROR",
+        "spark.ui.showConsoleProgress": "false",
+        **({"spark.jars": options.jars} if options.jars else {}),
+    }
+    spark = _session("tidelog table build", settings, options.master)
+    try:
+        yield MergedTable(state, spark).apply
+    finally:
+        spark.stop()
+
+
+def _build_now(options: argparse.Namespace, config: "Config", state: "StateTable", apply: "Apply") -> int:
     from tidelog.spark.tables.build import build
 
     line = StatusLine(sys.stderr)
@@ -170,6 +203,7 @@ def _build_now(options: argparse.Namespace, config: "Config", state: "StateTable
         config,
         without_snapshot=options.without_snapshot,
         progress=lambda done, all_: line.show(f"dump: {done} of {all_} ranges"),
+        apply=apply,
     )
     for step in found:
         count += 1
@@ -260,7 +294,7 @@ def _query(options: argparse.Namespace) -> int:
     tables = dict(_named(text) for text in options.table)
     for folder in tables.values():
         DeltaFolder.open(folder)  # what is not there shows before Spark starts
-    spark = _session()
+    spark = _session("tidelog table query", QUICK)
     logging.getLogger("SQLQueryContextLogger").disabled = True  # it writes what the exception says, in ten lines
     try:
         make_views(spark, tables)
@@ -281,17 +315,17 @@ def _query(options: argparse.Namespace) -> int:
     return 0
 
 
-def _session() -> "SparkSession":
+def _session(name: str, settings: Mapping[str, str], master: str | None = None) -> "SparkSession":
     """What the JVM says on stderr while it starts is shown only when it does not."""
     from pyspark.errors import PySparkException
 
-    from tidelog.spark.session import session
+    from tidelog.spark.session import MASTER_LOCAL, session
 
     stderr = os.dup(2)
     with tempfile.TemporaryFile() as said:
         os.dup2(said.fileno(), 2)  # the JVM keeps it
         try:
-            return session("tidelog table query", settings=QUICK)
+            return session(name, master or MASTER_LOCAL, settings)
         except PySparkException as error:
             said.seek(0)
             lines = said.read().decode(errors="replace").strip().splitlines() or [str(error)]

@@ -1,7 +1,8 @@
 """`tidelog tier`: streams whose history is in an object store.
 
 `status` shows how streams stand between disk and store, `scrub` compares the store with what the streams know of it,
-and `recover` makes topics again of which only the store is left. What is asked about a stream is asked of its leader.
+`recover` makes topics again of which only the store is left, and `attach` shows another cluster's topic, to be read.
+What is asked about a stream is asked of its leader.
 """
 
 import argparse
@@ -40,7 +41,15 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
         "that was in the store; what was only on the lost disks is lost.",
     )
     recover.add_argument("stream", metavar="STREAM", type=stream_name, nargs="?", help="default: all in the store")
-    for action in (status, scrub, recover):
+    attach = actions.add_parser(
+        "attach",
+        help="show another cluster's topic, straight from the store",
+        description="Makes a topic that can only be read: what the other cluster has copied to the store, as it goes "
+        "on copying. Both clusters' nodes have the same remote.log.store.url. Deleting it leaves the store as it is.",
+    )
+    attach.add_argument("source", metavar="SOURCE", help="the topic's name there, or its folder in the store (NAME-ID)")
+    attach.add_argument("--as", dest="name", metavar="STREAM", type=stream_name, default="", help="its name here")
+    for action in (status, scrub, recover, attach):
         action.add_argument("--json", action="store_true", help="print JSON")
         add_bootstrap(action)
 
@@ -53,8 +62,10 @@ def run(options: argparse.Namespace) -> int:
                 return _status(admin, options)
             case "scrub":
                 return _scrub(admin, options)
-            case _:
+            case "recover":
                 return _recover(admin, options)
+            case _:
+                return _attach(admin, options)
     finally:
         admin.close()
 
@@ -83,7 +94,7 @@ def _tiered(admin: Admin, names: list[str]) -> list[tuple[PartitionRow, dict[str
     found: list[tuple[PartitionRow, dict[str, Any]]] = []
     for row in rows:
         status = _at_leader(admin, row, "tier-status", LEADER_S_MAX)
-        if names or status["enabled"] or status["RemoteLogMetadataCount"]:
+        if names or status["enabled"] or status["attached"] or status["RemoteLogMetadataCount"]:
             found.append((row, status))
     return found
 
@@ -105,7 +116,27 @@ def _status(admin: Admin, options: argparse.Namespace) -> int:
         for row, s in found
     ]  # fmt: skip
     show(table(header, rows))
+    show("")
+    show(table(("NODE", "TOPIC", "COPIED", "FETCHED", "DELETED", "ERRORS", "CACHE HITS", "MISSES"), _counted(found)))
     return 0
+
+
+def _counted(found: list[tuple[PartitionRow, dict[str, Any]]]) -> list[tuple[object, ...]]:
+    """Bytes and errors since the nodes were started: a row a topic and node, and one for each node as a whole."""
+    rows: dict[tuple[int, str], tuple[object, ...]] = {}
+    for row, status in found:
+        node = status["node"]
+        caches = [node["chunk_cache"], node["index_cache"]]
+        hits = sum(cache["memory_hits"] + cache["disk_hits"] for cache in caches)
+        rows[node["node"], row.topic] = (node["node"], row.topic, *_bytes_and_errors(status["topic"]), "", "")
+        misses = sum(cache["loads"] for cache in caches)
+        rows[node["node"], "~"] = (node["node"], "all", *_bytes_and_errors(node), hits, misses)  # behind all names
+    return [rows[key] for key in sorted(rows)]
+
+
+def _bytes_and_errors(counts: dict[str, int]) -> tuple[int, ...]:
+    sizes = (counts[f"Remote{kind}Bytes"] for kind in ("Copy", "Fetch", "Delete"))
+    return (*sizes, sum(counts[f"Remote{kind}Errors"] for kind in ("Copy", "Fetch", "Delete")))
 
 
 def _scrub(admin: Admin, options: argparse.Namespace) -> int:
@@ -156,6 +187,20 @@ def _recover(admin: Admin, options: argparse.Namespace) -> int:
         show_json({"topics": made})
     else:
         show(f"recovered: {', '.join(made)}" if made else "nothing is in the store that is not in the cluster")
+    return 0
+
+
+def _attach(admin: Admin, options: argparse.Namespace) -> int:
+    made = admin.call("tier-attach", WORK_S_MAX, source=options.source, topic=options.name)
+    give_up = time.monotonic() + LEADER_S_MAX
+    for row in admin.partitions(made["topic"]):
+        # A partition of which nothing was ever copied has nothing to show; so this wait may come to nothing.
+        while not _at_leader(admin, row, "tier-status", LEADER_S_MAX)["copied_until"] and time.monotonic() < give_up:
+            time.sleep(RETRY_S)
+    if options.json:
+        show_json(made)
+    else:
+        show(f"{made['topic']} shows {made['folder']}: {made['partitions']} partitions")
     return 0
 
 

@@ -1,6 +1,6 @@
 """`tidelog verify`: is everything that is there what it should be?
 
-    --dir DATA      a stopped node's folder: every checksum, every index
+    --dir DATA      a stopped node's folder, or each of its folders: every checksum, every index
     --backup DIR    a backup: every batch, every file, nothing missing
     neither         a running cluster: the replicas of every stream hold the same bytes at the same offsets
 
@@ -36,7 +36,12 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
         "streams", metavar="STREAM", type=stream_name, nargs="*", help="default: all; with --dir, by number"
     )
     where = parser.add_mutually_exclusive_group()
-    where.add_argument("--dir", metavar="DATA", help="the data folder of a node that does not run")
+    where.add_argument(
+        "--dir",
+        metavar="DATA",
+        action="append",
+        help="the data folder of a node that does not run; once for each, in the order of its log.dirs",
+    )
     where.add_argument("--backup", metavar="DIR", help="the folder of a backup")
     parser.add_argument("--json", action="store_true", help="print JSON")
     add_bootstrap(parser)
@@ -46,7 +51,7 @@ def run(options: argparse.Namespace) -> int:
     line = StatusLine(sys.stderr)
     try:
         if options.dir is not None:
-            summary, problems = _verify_folder(options.dir, options.streams, line)
+            summary, problems = _verify_folders(options.dir, options.streams, line)
         elif options.backup is not None:
             summary, problems = _verify_backup(options.backup, options.streams, line)
         else:
@@ -63,20 +68,21 @@ def run(options: argparse.Namespace) -> int:
     return 1 if problems else 0
 
 
-# --- a stopped node's folder ------------------------------------------------------------------------------------------
+# --- a stopped node's folders -----------------------------------------------------------------------------------------
 
 
-def _verify_folder(path: str, streams: Sequence[str], line: StatusLine) -> tuple[dict[str, int], list[str]]:
-    from tidelog.storage import RealDisk, StorageError, verify_directory
+def _verify_folders(paths: Sequence[str], streams: Sequence[str], line: StatusLine) -> tuple[dict[str, int], list[str]]:
+    from tidelog.storage import RealDisk, StorageError, verify_directories
 
     if not all(name.isdecimal() for name in streams):
         raise CommandError("with --dir, name streams by their numbers, as their folders in DATA/streams have them")
     wanted = frozenset(map(int, streams)) or None
+    named = ", ".join(paths)
     found: set[int] = set()
     problems: list[str] = []
     entries = size = pending = 0
     try:
-        for report in verify_directory(RealDisk(), path, streams=wanted):
+        for report in verify_directories(RealDisk(), paths, streams=wanted):
             problems.extend(report.problems)
             pending += len(report.pending)
             entries += report.entries
@@ -85,8 +91,8 @@ def _verify_folder(path: str, streams: Sequence[str], line: StatusLine) -> tuple
                 found.add(report.stream)
                 line.show(f"stream {report.stream}: {size >> 20} MiB checked")
     except (StorageError, OSError) as error:
-        raise CommandError(f"{path} cannot be checked: {error}") from None
-    problems.extend(f"there is no stream {stream} in {path}" for stream in sorted((wanted or frozenset()) - found))
+        raise CommandError(f"{named} cannot be checked: {error}") from None
+    problems.extend(f"there is no stream {stream} in {named}" for stream in sorted((wanted or frozenset()) - found))
     return {"streams": len(found), "entries": entries, "bytes": size, "pending": pending}, problems
 
 

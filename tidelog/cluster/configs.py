@@ -3,6 +3,7 @@
 A topic holds only what was set, as text; `TopicConfig` is the typed whole that the server works with.
 """
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import IntEnum
@@ -12,6 +13,8 @@ INT32_MAX = 2**31 - 1
 DAY_MS = 86_400_000
 NAME_LENGTH_MAX = 249
 """As long as a topic's name may be."""
+ATTACHED = "remote.log.attached"
+_TOPIC_FOLDER = re.compile(r"[a-zA-Z0-9._-]{1,249}-[a-zA-Z0-9_-]{22}")
 
 
 class ConfigKind(IntEnum):
@@ -66,6 +69,12 @@ def _text(length_max: int) -> Callable[[str], None]:
     return check
 
 
+def _stream_folder(value: str) -> None:
+    """A topic's name, a dash, 22 characters of its id; empty: none."""
+    if value and not _TOPIC_FOLDER.fullmatch(value):
+        raise InvalidConfigError(f"{value[: 2 * NAME_LENGTH_MAX]!r} is no topic's folder: NAME-ID, as the store has it")
+
+
 TOPIC_CONFIGS: dict[str, ConfigKey] = {
     key.name: key
     for key in (
@@ -110,6 +119,11 @@ TOPIC_CONFIGS: dict[str, ConfigKey] = {
             "a closed segment is copied when it is so old; 0: at once, -1: as late as local retention allows",
         ),
         ConfigKey(
+            ATTACHED, ConfigKind.STRING, "", _stream_folder,
+            "folder in the store of another cluster's topic, which this one shows and never changes; said when "
+            "the topic is made",
+        ),
+        ConfigKey(
             "remote.log.copy.disable", ConfigKind.BOOLEAN, "false", _one_of("true", "false"),
             "nothing more is copied to the store; what is there can be read",
         ),
@@ -149,12 +163,13 @@ def check_topic_config(name: str, value: str | None) -> None:
         raise InvalidConfigError(f"{name}: {error}") from None
 
 
-def check_tiering(configs: Mapping[str, str], before: Mapping[str, str], *, available: bool) -> None:
-    """Whether a topic's settings about tiers go together (KIP-405, KIP-950); `before` are those it has had so far.
+def check_tiering(configs: Mapping[str, str], before: Mapping[str, str] | None, *, available: bool) -> None:
+    """Whether a topic's settings about tiers go together (KIP-405, KIP-950).
 
+    `before` are those it has had so far; None: it is about to be made.
     `available`: the cluster has an object store.
     """
-    new, old = TopicConfig.of(configs), TopicConfig.of(before)
+    new, old = TopicConfig.of(configs), TopicConfig.of(before or {})
     if new.remote and not available:
         raise InvalidConfigError("remote.storage.enable: the nodes have no store (remote.log.storage.system.enable)")
     if old.remote and not new.remote and not new.remote_delete_on_disable:
@@ -162,6 +177,12 @@ def check_tiering(configs: Mapping[str, str], before: Mapping[str, str], *, avai
             "remote.storage.enable: to stop tiering, set remote.log.delete.on.disable=true with it, which deletes what "
             "is in the store; or keep that readable with remote.log.copy.disable=true"
         )
+    if new.attached != old.attached and before is not None:
+        raise InvalidConfigError(f"{ATTACHED}: what a topic shows is said when it is made, and does not change")
+    if new.attached and not available:
+        raise InvalidConfigError(f"{ATTACHED}: the nodes have no store (remote.log.storage.system.enable)")
+    if new.attached and new.remote:
+        raise InvalidConfigError(f"{ATTACHED}: such a topic is in the store already; leave remote.storage.enable alone")
     for name, local, total in (
         ("local.retention.ms", new.local_retention_ms, new.retention_ms),
         ("local.retention.bytes", new.local_retention_bytes, new.retention_bytes),
@@ -191,6 +212,8 @@ class TopicConfig:
     local_retention_ms: int = -2
     copy_lag_bytes: int = 0
     copy_lag_ms: int = 0
+    attached: str = ""
+    """The folder in the store of another cluster's topic that this one shows; empty: it has records of its own."""
 
     @classmethod
     def of(cls, configs: Mapping[str, str]) -> "TopicConfig":
@@ -211,4 +234,5 @@ class TopicConfig:
             local_retention_ms=int(value("local.retention.ms")),
             copy_lag_bytes=int(value("remote.copy.lag.bytes")),
             copy_lag_ms=int(value("remote.copy.lag.ms")),
+            attached=value(ATTACHED),
         )

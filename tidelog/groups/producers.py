@@ -160,6 +160,12 @@ class Producers:
     def restore(self, content: bytes) -> None:
         self._committed = dict(_decode(content)) if content else {}
 
+    def adopt(self, content: bytes) -> None:
+        """Those of a log that this one goes on from; who has written to this one already is known better."""
+        known = self._committed
+        self.restore(content)
+        self._committed.update(known)
+
 
 def _decode(content: bytes) -> Iterator[tuple[int, Producer]]:
     version, count = _HEAD.unpack_from(content)

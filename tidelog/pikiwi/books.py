@@ -1,7 +1,7 @@
 """The checkpoint as the receiver writes it: one change at a time, in threads, so that no disk holds up the event loop.
 
 DurableCP is written every `checkpoint_interval_ms` and at the end; the WAL is the truth about it. On the same occasion
-the WALs let go of what AckCP, which the pipeline writes, has passed.
+the WALs let go of what AckCP, which the pipeline writes, has passed, and every other reader too (`wal/readers.py`).
 """
 
 import asyncio
@@ -16,6 +16,7 @@ from tidelog.pikiwi.checkpoint import Checkpoint, CheckpointFile, DatabaseCheckp
 from tidelog.pikiwi.intake import Intake
 from tidelog.pikiwi.progress import DatabaseProgress
 from tidelog.pikiwi.wal import Wal
+from tidelog.pikiwi.wal.readers import Readers
 
 
 class Kept(Protocol):
@@ -27,9 +28,11 @@ class Kept(Protocol):
 
 
 class Books:
-    def __init__(self, file: CheckpointFile, intake: Intake) -> None:
+    def __init__(self, file: CheckpointFile, intake: Intake, readers: Readers, wal_bytes_max: int) -> None:
         self._file = file
         self._intake = intake
+        self._readers = readers
+        self._wal_bytes_max = wal_bytes_max
         self._lock = asyncio.Lock()
         self._replication_id: str | None = None  # None: no master was asked yet
 
@@ -60,7 +63,7 @@ class Books:
         await self.change(change)
 
     async def bring_up_to_date(self, databases: Mapping[str, Kept]) -> None:
-        """DurableCP into the checkpoint; what AckCP has passed out of the WALs."""
+        """DurableCP into the checkpoint; what AckCP and all readers have passed out of the WALs."""
 
         if not databases or self._replication_id is None or self._intake.has_failed:
             return
@@ -71,8 +74,19 @@ class Books:
             return file.advance_durable(places, epochs, self._replication_id or "")
 
         checkpoint = await self.change(advance)
+        marks = await asyncio.to_thread(self._readers.marks)
+        full = 0 < self._wal_bytes_max <= sum(database.wal.size_bytes for database in databases.values())
         for database in databases.values():
             ack = checkpoint.database(database.name).ack_cp
             if ack is not None:
-                await self._intake.run(partial(database.wal.clean, ack.position))
+                passed = self._readers.clean_to(
+                    marks,
+                    database.name,
+                    checkpoint.replication_id,
+                    ack.position,
+                    wal_first=database.wal.first_position,
+                    file_bytes=database.progress.binlog_file_bytes,
+                    full=full,
+                )
+                await self._intake.run(partial(database.wal.clean, passed))
             database.progress.wal(database.wal.first_position, database.wal.size_bytes)

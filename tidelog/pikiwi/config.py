@@ -118,6 +118,11 @@ class Config:
     wal_bytes_max: int = _setting(
         64 << 30, "of all WALs; above it nothing more is received until the pipeline has delivered. 0: no bound"
     )
+    wal_reader_bytes_max: int = _setting(
+        16 << 30,
+        "binlog behind AckCP that is kept for a table, or another reader of the WAL, that has yet to read it",
+    )
+    wal_reader_hours_max: int = _setting(168, "hours that it is kept for one that does not come back")
     wal_stream_brokers: str = _setting("", "the log for `wal_backend = stream`; empty: kafka_brokers")
     wal_stream_prefix: str = _setting("pikiwi.wal", "its streams are `<prefix>.<db>`, of one partition")
 

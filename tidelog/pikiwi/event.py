@@ -126,6 +126,8 @@ class EventBuilder:
         self._all = not chosen.groups and not chosen.excludes
         self._source_id = b',"source_id":' + _quoted(settings.source_id)
         self._source = b',"source":' + source_json(settings.source_id)
+        self._snapshot_source = self._source_id + self._source
+        self._db = _quoted(settings.db)[1:-1]
         self._stamp: tuple[int, int, int, int] | None = None
         self._rest = b""
         self._position = f"{settings.replication_id}/{settings.db}/"
@@ -186,25 +188,21 @@ class EventBuilder:
         one time for the whole of it, so that a part that is built again is the same."""
         key, args, data_type = command.key, command.args, command.data_type
         name = self.name(args[0], "snapshot", data_type)
-        if is_internal(key) or not self.filter.passes(key, data_type, name.command.name):
+        if is_internal(key) or not (self._all or self.filter.passes(key, data_type, name.command.name)):
             return None
         key_text, key_encoding = json_key(key)
+        raw = encode_command(args) if self.settings.include_raw_resp else b""
         # The key is within quotes in there; the batch makes the id unique, as no other batch of the key has its number.
-        event_id = b"%s:%s:%s:%s:%d" % (
+        rest = b',"ts_ms":%d,"event_id":"%s:%s:%s:%s:%d"%s,"key_encoding":"%s"%s%d/%d"}' % (
+            ts_ms,
             b"snapshot" if key_encoding == TEXT else b"snapshot64",
-            _quoted(self.settings.db)[1:-1],
+            self._db,
             data_type.encode(),
             key_text[1:-1],
             command.batch,
-        )
-        raw = encode_command(args) if self.settings.include_raw_resp else b""
-        rest = b',"ts_ms":%d,"event_id":"%s"%s%s,"key_encoding":"%s"%s%d/%d"}' % (
-            ts_ms,
-            event_id,
-            self._source_id,
-            self._source,
+            self._snapshot_source,
             key_encoding,
-            name.ends[effect_of(name.command, args)],
+            name.end if len(args) <= name.options_after else name.ends[effect_of(name.command, args)],
             *position,
         )
         value = b"".join((name.head, key_text, *self._payload(args, raw), rest))

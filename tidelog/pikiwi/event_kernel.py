@@ -33,7 +33,7 @@ from tidelog.pikiwi.filter import KeyPatterns
 from tidelog.pikiwi.keys import TEXT, Encoding, is_internal, json_key
 from tidelog.pikiwi.position import Position
 
-ITEMS_MAX = 20_000  # a step; more gains nothing, since the pool leaves the processor's cache
+ITEMS_MAX = 24_000  # a step; more gains nothing, since the pool leaves the processor's cache
 BYTES_MAX = 64 * 1024 * 1024
 GROUP_MIN = 256  # items of one shape; fewer are cheaper item by item
 
@@ -44,7 +44,7 @@ _SET_TIME = b"*5\r\n$3\r\nSET\r\n"
 
 @dataclass(frozen=True, slots=True)
 class EventColumns:
-    """Events in the order of their items."""
+    """Events of a step."""
 
     item: pa.Array
     """Which item each is of, counted from the first of the call."""
@@ -65,16 +65,25 @@ class EventKernel:
     def build(
         self, payloads: pa.Array | list[bytes], filenums: Sequence[int] | Column, offsets: Sequence[int] | Column
     ) -> Iterator[EventColumns]:
-        """The events of these items, in steps of bounded size. `filenums` and `offsets` are their end positions."""
+        """The events of these items in their order, in steps of bounded size. `filenums` and `offsets` are their end
+        positions."""
+        return map(_ordered, self.build_unordered(payloads, filenums, offsets))
+
+    def build_unordered(
+        self, payloads: pa.Array | list[bytes], filenums: Sequence[int] | Column, offsets: Sequence[int] | Column
+    ) -> Iterator[EventColumns]:
+        """The same, for a caller who sorts them anyway: the events of a step are in any order."""
         array = pa.array(payloads, pa.large_binary()) if isinstance(payloads, list) else payloads
         assert array.null_count == 0
         items = Items(array, np.asarray(filenums, dtype=np.uint64), np.asarray(offsets, dtype=np.uint64))
         assert len(items.starts) == len(items.filenums) == len(items.offsets)
         sizes = np.cumsum(items.ends - items.starts)
+        # Steps of about one size: a small one at the end would be built item by item.
+        items_max = -(-len(sizes) // max(1, -(-len(sizes) // ITEMS_MAX)))
         begin = 0
         while begin < len(sizes):
             before = int(sizes[begin - 1]) if begin else 0
-            end = min(begin + ITEMS_MAX, max(begin + 1, int(np.searchsorted(sizes, before + BYTES_MAX, "right"))))
+            end = min(begin + items_max, max(begin + 1, int(np.searchsorted(sizes, before + BYTES_MAX, "right"))))
             yield self._step(items, begin, end)
             begin = end
 
@@ -87,10 +96,6 @@ class EventKernel:
         key = pa.concat_arrays([group.key for group in groups])
         value = pa.concat_arrays([group.value for group in groups])
         broadcast = np.concatenate([group.broadcast for group in groups])
-        if len(groups) > 1 and not np.all(item[1:] > item[:-1]):
-            order = np.argsort(item, kind="stable")
-            key, value = key.take(pa.array(order)), value.take(pa.array(order))
-            item, broadcast = item[order], broadcast[order]
         return EventColumns(pa.array(item), key, value, pa.array(broadcast), end - begin - len(item))
 
     def _built_by_item(self, items: Items, rows: Column) -> "_Built":
@@ -298,6 +303,17 @@ class EventKernel:
             end_offset,
             pool.add(b'"}'),
         ]
+
+
+def _ordered(events: EventColumns) -> EventColumns:
+    numbers = events.item.to_numpy()
+    if np.all(numbers[1:] > numbers[:-1]):
+        return events
+    order = pa.array(np.argsort(numbers, kind="stable"))
+    item, key, value, broadcast = (
+        column.take(order) for column in (events.item, events.key, events.value, events.broadcast)
+    )
+    return EventColumns(item, key, value, broadcast, events.filtered)
 
 
 @dataclass(frozen=True, slots=True)

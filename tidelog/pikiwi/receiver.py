@@ -61,6 +61,7 @@ from tidelog.pikiwi.session import (
 )
 from tidelog.pikiwi.start import start_setting
 from tidelog.pikiwi.wal import open_wal
+from tidelog.pikiwi.wal.readers import ReaderLimits, Readers
 
 FULL_SYNC_TRIES_MAX = 3
 COLLECT_AFTER = (50_000, 20, 100)
@@ -122,7 +123,12 @@ class Receiver:
         """Until `stop`; raises a PikiwiError when it cannot go on."""
         first = self.config.databases[0] if self.config.databases else "db0"
         self._intake = Intake(self, self._intake_settings)
-        self._books = Books(CheckpointFile(self.config.checkpoint_path, self.config.source, first), self._intake)
+        config = self.config
+        readers = Readers(
+            config.checkpoint_path, ReaderLimits(config.wal_reader_bytes_max, config.wal_reader_hours_max)
+        )
+        checkpoint = CheckpointFile(config.checkpoint_path, config.source, first)
+        self._books = Books(checkpoint, self._intake, readers, config.wal_bytes_max)
         keeper = asyncio.create_task(self._keep_books())
         keeper.add_done_callback(self._keeper_ended)
         try:
@@ -144,12 +150,12 @@ class Receiver:
             await self._connect_and_stay()
         except PikiwiError as error:
             reached = self._link is not None
+            self.progress.lost(str(error))  # first: hanging up waits for the disk
             await self._hang_up()
             cause = self._dump_failed(error) if isinstance(error, DumpError) else error
             delay_s = self._reconnects.after(
                 cause, reached=reached, fruitful=self._durable_count > before, lasted_s=self._clock() - begin_s
             )
-            self.progress.lost(str(error))
             _log.warning("%s: %s; next try in %.1f s", self.config.source, error, delay_s)
             return delay_s
         finally:
@@ -174,7 +180,7 @@ class Receiver:
             await self._intake.settled()
             for database in self.databases.values():
                 await self._begin(link, database)
-            await self._write_books()
+            await self._unless_it_ends(link, self._step(self._write_books()))
             self.progress.link("connected")
             self._govern_reading()
             await self._stay(link)
@@ -201,6 +207,18 @@ class Receiver:
             for task in (ended, stopping, paused):
                 task.cancel()
             await asyncio.gather(ended, stopping, paused, return_exceptions=True)
+
+    @staticmethod
+    async def _unless_it_ends(link: Link, step: asyncio.Task[None]) -> None:
+        """Wait for a step, or for the link's end (raises): a disk that hangs must not hide that the master is gone."""
+        ended = asyncio.ensure_future(link.ended())
+        try:
+            await asyncio.wait((ended, step), return_when=asyncio.FIRST_COMPLETED)
+            if ended.done():
+                ended.result()
+        finally:
+            ended.cancel()
+            await asyncio.gather(ended, return_exceptions=True)
 
     async def _hang_up(self) -> None:
         """Nothing of the last connection goes on, except a dump on its way: it does not need it."""
@@ -352,7 +370,7 @@ class Receiver:
 
     # --- what sessions want ------------------------------------------------------------------------------------------
 
-    def _step(self, work: Coroutine[Any, Any, None]) -> None:
+    def _step(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """Short work for the present link; what it raises ends the link."""
         task = asyncio.create_task(work)
         self._steps.add(task)
@@ -362,6 +380,7 @@ class Receiver:
             self._fail(task.exception())
 
         task.add_done_callback(done)
+        return task
 
     def _fail(self, error: BaseException | None) -> None:
         """Whatever ended beside the link ends the link, or the next one before it begins."""

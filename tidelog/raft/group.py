@@ -310,6 +310,18 @@ class Group:
             self._leading.close(Reason.LEADERSHIP_LOST, None)
         return Effects(answers=self._replica.take_answers())
 
+    @property
+    def quiet(self) -> bool:
+        """This node leads, and `take_effects` would give nothing: whatever happened last had no consequences."""
+        leading, replica = self._leading, self._replica
+        return (
+            leading is not None
+            and replica.commit == self._reported_commit
+            and not replica.answers
+            and not leading.has_something_to_say
+            and not replica.outbox.has_messages
+        )
+
     def take_effects(self) -> Effects:
         replica = self._replica
         if self._leading is not None:

@@ -45,7 +45,7 @@ from tidelog.raft.effects import Effects, HardState, MemberView, Refusal
 from tidelog.raft.errors import ConfigurationError
 from tidelog.raft.group import Group
 from tidelog.raft.log import Buffer, EntryKind, Log
-from tidelog.raft.messages import Envelope, Message
+from tidelog.raft.messages import AppendResponse, Envelope, Message
 from tidelog.raft.peers import News, Peer, Peers
 from tidelog.raft.settings import NEVER_MS, RaftSettings
 from tidelog.raft.timers import Timers
@@ -95,6 +95,11 @@ class Host:
     @property
     def nodes_alive(self) -> frozenset[int]:
         return frozenset(self._peers.alive)
+
+    @property
+    def has_work(self) -> bool:
+        """Something has happened since the last poll that the next one has to look at."""
+        return bool(self._touched)
 
     def group(self, group: int) -> Group:
         return self._groups[group]
@@ -193,8 +198,11 @@ class Host:
             if group is not None:
                 if self._leaps_known[message.group] != self._leaps:
                     self._told(message.group)
-                touched[message.group] = group
+                asleep = group.asleep
                 group.receive(message, now_ms)
+                # The last of three to acknowledge an entry changes nothing: what is committed already stays so.
+                if type(message) is not AppendResponse or asleep or not group.quiet:
+                    touched[message.group] = group
 
     def written(self, group: int, now_ms: int) -> None:
         """The `durable_index` of the group's log has moved."""

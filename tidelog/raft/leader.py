@@ -255,9 +255,18 @@ class Leader:
         self.rounds.distrust_clock()
         self.wake(now_ms)
 
+    @property
+    def has_something_to_say(self) -> bool:
+        """Whether `flush` would make messages."""
+        return self.replication.unsent or self._needs_round
+
+    @property
+    def _needs_round(self) -> bool:
+        return self._reads.needs_round(self.rounds.current) and not self.rounds.in_flight
+
     def flush(self, now_ms: int) -> None:
         """Make the messages that the events since the last time call for."""
-        if self._reads.needs_round(self.rounds.current) and not self.rounds.in_flight:
+        if self._needs_round:
             self._ask(now_ms, sleep=False)
         if self.replication.unsent:
             self.replication.send(self.rounds.current)

@@ -56,6 +56,10 @@ class Outbox:
         else:
             self._held.append(message)
 
+    @property
+    def has_messages(self) -> bool:
+        return bool(self._ready)
+
     def take_messages(self) -> Sequence[Message]:
         messages = self._ready
         if not messages:

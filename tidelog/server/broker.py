@@ -187,12 +187,16 @@ class Broker:
 
     def _check_tiers(self) -> None:
         """Without a store, what only the store holds could not be read."""
-        tiered = [topic.name for topic in self.state.topics.values() if TopicConfig.of(topic.configs).remote]
-        if tiered and self.tiering is None:
-            raise StorageError(
-                f"topic {tiered[0]} is tiered: set remote.log.storage.system.enable and remote.log.store.url, or take "
-                "remote.storage.enable back from all topics first"
-            )
+        if self.tiering is not None:
+            return
+        for topic in self.state.topics.values():
+            config = TopicConfig.of(topic.configs)
+            if config.remote or config.attached:
+                raise StorageError(
+                    f"topic {topic.name} is {'attached' if config.attached else 'tiered'}: set "
+                    "remote.log.storage.system.enable and remote.log.store.url, or take remote.storage.enable back "
+                    "from all topics, and delete those that are attached, first"
+                )
 
     async def _until_founded(self) -> None:
         replica = self.node.replicas[CLUSTER_STREAM]

@@ -87,13 +87,18 @@ class Connection(asyncio.BufferedProtocol):
         self._transport: asyncio.Transport | None = None
         self.peer = self.host = ""
         self.client_id: str | None = None
-        self._frames = Frames(self._frame_bytes_max, broker.inlet, broker.pool, self._take, self._wants_frames)
-        self.produces = ProduceReader()
         # Under way
         self._exchanges: deque[Exchange] = deque()
         self._produces = 0  # how many of them are produces
-        self._waiting: deque[memoryview] = deque()
+        self._produces_max = broker.settings.requests_inflight_max
+        self._waiting: deque[tuple[memoryview, int]] = deque()  # frames, and their keys
         self._waiting_bytes = 0
+        # Receiving
+        self._frames = Frames(
+            broker.settings.request_bytes_max, broker.settings.request_control_bytes_max,
+            broker.inlet, broker.pool, self._take, self._waiting, WAITING_FRAMES_MAX,
+        )  # fmt: skip
+        self.produces = ProduceReader()
         # Answering
         self._out: list[Buffer] = []
         self._out_bytes = 0  # of large ones
@@ -137,10 +142,6 @@ class Connection(asyncio.BufferedProtocol):
         self._sent()
         self._broker.closed(self)
 
-    def _frame_bytes_max(self, api_key: int) -> int:
-        settings = self._broker.settings
-        return settings.request_bytes_max if api_key == PRODUCE else settings.request_control_bytes_max
-
     def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002 - the protocol's signature
         return self._frames.room()
 
@@ -182,28 +183,24 @@ class Connection(asyncio.BufferedProtocol):
 
     # Requests
 
-    def _wants_frames(self) -> bool:
-        return len(self._waiting) < WAITING_FRAMES_MAX
-
-    def _take(self, frame: memoryview) -> bool:
+    def _take(self, frame: memoryview, key: int) -> bool:
         """A whole request; true when it is kept."""
         if self._transport is None:
             return False
-        if self._waiting or not self._may_begin(frame):
-            self._waiting.append(frame)
+        if self._waiting or not self._may_begin(key):
+            self._waiting.append((frame, key))
             self._waiting_bytes += len(frame)
             return True
         return self._begin(frame, self.progress_ms)
 
-    def _may_begin(self, frame: memoryview) -> bool:
+    def _may_begin(self, key: int) -> bool:
         if not self._exchanges:
             taken = not self._write_paused and self._out_bytes < WRITE_BUFFER_HIGH  # the answers before
-            return taken and (frame[1] != PRODUCE or frame[0] != 0 or self._broker.under_way.may_produce(self))
+            return taken and (key != PRODUCE or self._broker.under_way.may_produce(self))
         return (
-            frame[1] == PRODUCE
-            and frame[0] == 0
+            key == PRODUCE
             and self._produces == len(self._exchanges)
-            and self._produces < self._broker.settings.requests_inflight_max
+            and self._produces < self._produces_max
             and self._broker.under_way.may_produce(self)
         )
 
@@ -219,8 +216,8 @@ class Connection(asyncio.BufferedProtocol):
         """Begin what waits and may be begun now; its time runs from now on."""
         now = self._broker.now()
         try:
-            while self._waiting and self._transport is not None and self._may_begin(self._waiting[0]):
-                frame = self._waiting.popleft()
+            while self._waiting and self._transport is not None and self._may_begin(self._waiting[0][1]):
+                frame, _ = self._waiting.popleft()
                 self._waiting_bytes -= len(frame)
                 self._begin(frame, now)
                 self._frames.go_on()
@@ -295,7 +292,7 @@ class Connection(asyncio.BufferedProtocol):
             or self._frames.unsplit
             or len(self._waiting) >= WAITING_FRAMES_MAX
             or self._waiting_bytes > WAITING_BYTES_MAX
-            or self._produces >= self._broker.settings.requests_inflight_max
+            or self._produces >= self._produces_max
             or self._broker.pool.exhausted
         )
         if stop and not self._read_paused:

@@ -184,7 +184,7 @@ class Fetch:
             answer.start_offset = replica.start_offset
             if self._elsewhere(replica, part):
                 hurry = True
-            elif part.asked.fetch_offset < replica.log.start_offset:
+            elif part.asked.fetch_offset < replica.local_start:
                 size = self._gather_remote(replica, part, left, first=not (found or pending))
                 hurry = hurry or bool(answer.error)
                 pending = pending or size < 0
@@ -225,7 +225,7 @@ class Fetch:
             error = epoch_error(replica, asked.current_leader_epoch)
             if not error and asked.fetch_offset < replica.start_offset:
                 error = ErrorCode.OFFSET_OUT_OF_RANGE
-            elif not error and asked.fetch_offset > replica.log.next_offset:
+            elif not error and asked.fetch_offset > replica.end_offset:
                 return self._beyond_the_end(replica, part)
             return error, False
         return self._check_unready(replica, asked)
@@ -300,7 +300,7 @@ class Fetch:
                 and member.voter
                 and member.heard_ms_ago <= heard_ms_ago_max
                 and member.match > best_match
-                and replica.log.offset_after(member.match) >= offset
+                and (replica.remote.mirrored or replica.log.offset_after(member.match) >= offset)
             ):
                 best, best_match = member.node, member.match
         return best

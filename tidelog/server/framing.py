@@ -4,12 +4,12 @@ A frame is four bytes of size and a request. Most arrive whole, in the node's in
 where they lie. One that arrives in parts gets memory for some times what has come of it, so that announcing a frame
 costs the node nothing; a large one whose rest fits behind its beginning simply stays there.
 
-Of many frames that were read at once, only as many are handed on as the connection wants; the rest stays unsplit until
+Of many frames that were read at once, no more are handed on than the connection lets wait; the rest stays unsplit until
 it asks for more.
 """
 
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Sized
 
 from tidelog.server.memory import BufferPool, Inlet
 from tidelog.wire.errors import ProtocolError
@@ -29,24 +29,28 @@ _HEAD = struct.Struct(">ih")
 class Frames:
     def __init__(
         self,
-        bytes_max: Callable[[int], int],
+        produce_bytes_max: int,
+        control_bytes_max: int,
         inlet: Inlet,
         pool: BufferPool,
-        take: Callable[[memoryview], bool],
-        wanted: Callable[[], bool],
+        take: Callable[[memoryview, int], bool],
+        waiting: Sized,
+        waiting_max: int,
     ) -> None:
-        """`bytes_max` says how large a frame with a key may be. `take` is handed each frame's content, and says whether
-        it keeps it. `wanted`: whether it takes another.
+        """The first two say how large a Produce request, and any other, may be. `take` is handed each frame's content
+        and key, and says whether it keeps it. While `waiting` has `waiting_max` items, it is handed no more.
         """
-        self._bytes_max = bytes_max
+        self._produce_bytes_max = produce_bytes_max
+        self._control_bytes_max = control_bytes_max
         self._inlet = inlet
         self._pool = pool
         self._take = take
-        self._wanted = wanted
+        self._waiting = waiting
+        self._waiting_max = waiting_max
         self._room = _NOTHING  # what the last read was offered
         self._head = b""  # the beginning of a frame, too short to know its size
         self._frame: memoryview | None = None  # a frame received in parts: memory for as much as came, or will soon
-        self._frame_bytes = 0  # its size
+        self._frame_bytes = self._frame_key = 0  # its size, and its request's key
         self._filled = 0
         self._proven = 0  # frames up to this size get their memory at once: about as large a one has come before
         self._unsplit = _NOTHING  # read, and not looked at yet
@@ -86,7 +90,7 @@ class Frames:
 
     def go_on(self) -> None:
         """Hand on what was too much at once, as far as it is wanted now. Raises ProtocolError."""
-        while self._unsplit and self._wanted():
+        while self._unsplit and len(self._waiting) < self._waiting_max:
             data, self._unsplit = self._unsplit, _NOTHING
             self._split(data, in_room=False)
 
@@ -95,18 +99,24 @@ class Frames:
 
     def _split(self, data: memoryview, in_room: bool) -> None:
         end, position, kept_to = len(data), 0, 0
+        take, waiting, waiting_max = self._take, self._waiting, self._waiting_max
         while end - position >= HEAD_BYTES:
-            if not self._wanted():
+            if len(waiting) >= waiting_max:
                 self._unsplit, kept_to, position = data[position:], end, end
                 break
             size, key = _HEAD.unpack_from(data, position)
-            self._check_size(size, key)
+            limit = self._produce_bytes_max if key == PRODUCE else self._control_bytes_max
+            if not REQUEST_BYTES_MIN <= size <= limit:
+                raise ProtocolError(
+                    f"a request with key {key} of {size} bytes; between {REQUEST_BYTES_MIN} and {limit} are allowed"
+                )
             start, stop = position + 4, position + 4 + size
             if stop <= end:
-                if self._take(data[start:stop]):
+                if take(data[start:stop], key):
                     kept_to = stop
                 position = stop
             else:
+                self._frame_key = key
                 if self._begin_frame(data, start, size, in_room):
                     kept_to = stop
                 position = end
@@ -114,13 +124,6 @@ class Frames:
             self._head = bytes(data[position:])
         if kept_to and in_room:
             self._inlet.keep(kept_to)
-
-    def _check_size(self, size: int, key: int) -> None:
-        limit = self._bytes_max(key)
-        if not REQUEST_BYTES_MIN <= size <= limit:
-            raise ProtocolError(
-                f"a request with key {key} of {size} bytes; between {REQUEST_BYTES_MIN} and {limit} are allowed"
-            )
 
     def _begin_frame(self, data: memoryview, start: int, size: int, in_room: bool) -> bool:
         """The beginning of a frame has come; true when it stays where it lies."""
@@ -152,4 +155,4 @@ class Frames:
             return
         self._frame = None
         self._proven = max(self._proven, min(PROVEN_BYTES_MAX, self._frame_bytes + self._frame_bytes // 8))
-        self._take(frame)
+        self._take(frame, self._frame_key)

@@ -21,7 +21,7 @@ from tidelog.raft import Configuration, Envelope, HardState, Host, Refusal
 from tidelog.server.clock import now_ms
 from tidelog.server.replica import Replica
 from tidelog.server.settings import Settings
-from tidelog.storage import Disk, Filling, Manifest, StorageThreads, Store, StoredVote
+from tidelog.storage import Disk, Filling, Folder, Folders, Manifest, StorageThreads, StoredVote
 
 log = logging.getLogger(__name__)
 
@@ -41,8 +41,8 @@ class Node:
         self._now_ms = now_ms()
         self._stopped = False
         rng = random.Random()
-        self._store = Store(disk, settings.data_dir, settings.storage, rng)
-        self._store.on_report = self._from_thread
+        self._store = Folders(disk, settings.folders, settings.storage, rng)
+        self._store.set_on_report(self._from_thread)
         self._incarnation = time.time_ns()
         self._host = Host(settings.node_id, self._incarnation, settings.raft, rng, self._now_ms)
         self.replicas: dict[int, Replica] = {}
@@ -51,7 +51,7 @@ class Node:
         """Hands an envelope to the network, which may lose it."""
         self.on_led: Callable[[Replica], None] = _whatever
         """Told of a stream whose leader, or whose members as its leader knows them, may have changed."""
-        self._threads = StorageThreads(self._store, self.fail)
+        self._threads = [StorageThreads(store, self.fail) for store in self._store.stores]
         self._settle_timer = self._loop.call_later(SETTLE_AFTER_S, self._settle)
 
     @property
@@ -76,6 +76,11 @@ class Node:
     def directory_id(self) -> str:
         """Which disk this is: another one has another id."""
         return self._store.directory_id
+
+    @property
+    def folders(self) -> list[Folder]:
+        """Where the node's streams lie."""
+        return self._store.folders
 
     @property
     def cluster_id(self) -> str:
@@ -154,7 +159,8 @@ class Node:
 
     def receive(self, envelope: Envelope) -> None:
         self._host.receive(envelope, now_ms())
-        self._plan_turn()
+        if self._host.has_work:
+            self._plan_turn()
 
     def unreachable(self, node: int) -> None:
         """What was sent to a node may be lost."""
@@ -261,7 +267,8 @@ class Node:
             self._store.deliver()
             for replica in self.replicas.values():
                 replica.save()
-            self._threads.stop()
+            for threads in self._threads:
+                threads.stop()
         self._store.close()
 
 

@@ -79,6 +79,7 @@ _TAKE_OVER = struct.Struct(">qiqqII")
 
 _T_APPEND, _T_APPENDED, _T_REJECTED, _T_HEARTBEAT, _T_ALIVE, _T_VOTE, _T_VOTED, _T_TAKE_OVER, _T_TIMEOUT = range(1, 10)
 _KINDS = {kind.value: kind for kind in EntryKind}
+_DATA = EntryKind.DATA.value
 
 
 def encode_json(kind: FrameKind, content: object) -> bytes:
@@ -225,14 +226,14 @@ def _read_append(
     rows = body[position:rows_end]
     position = rows_end
     entries: list[Entry] = []
-    index = previous_index
+    index, body_bytes = previous_index, len(body)
     for entry_term, kind, size in _ROW.iter_unpack(rows):
         index += 1
         end = position + size
-        if end > len(body):
-            raise PeerProtocolError(f"an entry of {size} bytes in a frame of {len(body)}")
+        if end > body_bytes:
+            raise PeerProtocolError(f"an entry of {size} bytes in a frame of {body_bytes}")
         data = body[position:end]
-        if kind == EntryKind.DATA and not is_intact(data):
+        if kind == _DATA and not is_intact(data):
             raise PeerProtocolError(f"a batch of {size} bytes was damaged on its way")
         entries.append(Entry(index, entry_term, _KINDS[kind], data))
         position = end

@@ -66,12 +66,15 @@ class Produce:
 
     def __init__(self, broker: "Broker", exchange: Exchange, frame: memoryview) -> None:
         request = exchange.connection.produces.read(frame)
+        timeout_ms = request.timeout_ms
         self._broker = broker
         self._exchange = exchange
         self._version = request.version
         self._size = len(frame)
         self._acks = request.acks
-        self._deadline_ms = exchange.received_ms + min(max(request.timeout_ms, 0), TIMEOUT_MS_MAX)
+        if not 0 <= timeout_ms <= TIMEOUT_MS_MAX:
+            timeout_ms = 0 if timeout_ms < 0 else TIMEOUT_MS_MAX
+        self._deadline_ms = exchange.received_ms + timeout_ms
         self._wrong_node = False  # a partition failed in a way that the client wants to know who leads
         self._missing = 1  # until every partition was begun
         self._answers: list[tuple[TopicName, list[PartitionAnswer]]] = []
@@ -85,24 +88,25 @@ class Produce:
             answers: list[PartitionAnswer] = []
             self._answers.append((name, answers))
             for number, records in partitions:
-                place = len(answers)
-                answers.append(PartitionAnswer(number, ErrorCode.NONE))
+                answer = PartitionAnswer(number)
+                answers.append(answer)
                 if problem is not None:
-                    answers[place] = PartitionAnswer(number, problem[0], message=problem[1])
+                    answer.error, answer.message = problem
                     continue
                 try:
-                    if (name, number) in failed:
+                    if failed and (name, number) in failed:
                         raise _Refused(ErrorCode.NOT_LEADER_OR_FOLLOWER, "an earlier batch of this request failed")
-                    self._append(name, number, records, answers, place)
+                    self._append(name, records, answer)
                 except _Refused as refused:
-                    answers[place] = self._failed(number, refused.error, refused.message)
+                    self._fail(answer, refused.error, refused.message)
                     self._exchange.connection.failed = True
                     failed.add((name, number))
         self._one_done()
 
-    def _failed(self, number: int, error: ErrorCode, message: str) -> PartitionAnswer:
+    def _fail(self, answer: PartitionAnswer, error: ErrorCode, message: str) -> None:
         self._wrong_node = self._wrong_node or error in WRONG_NODE
-        return PartitionAnswer(number, error, message=message)
+        answer.error, answer.message = error, message
+        answer.base_offset = answer.append_time_ms = answer.start_offset = -1
 
     def _problem_with(self, request: ProduceRequest) -> tuple[ErrorCode, str] | None:
         """What is wrong with the request as a whole."""
@@ -117,16 +121,11 @@ class Produce:
             return ErrorCode.INVALID_REQUEST, "transactions are not supported"
         return None
 
-    def _append(
-        self, name: TopicName, number: int, records: memoryview | None, answers: list[PartitionAnswer], place: int
-    ) -> None:
-        replica = self._broker.leader_of(name, number)
+    def _append(self, name: TopicName, records: memoryview | None, answer: PartitionAnswer) -> None:
+        replica = self._broker.leader_of(name, answer.partition)
         if isinstance(replica, ErrorCode):
-            raise _Refused(replica, f"{name}-{number}: {replica.name}")
-        if replica.internal:
-            raise _Refused(ErrorCode.INVALID_TOPIC_EXCEPTION, f"{name} is internal: only the node writes to it")
-        if replica.log.short_of_space:
-            raise _Refused(ErrorCode.KAFKA_STORAGE_ERROR, "what is left of the disk is kept for entries that free it")
+            raise _Refused(replica, f"{name}-{answer.partition}: {replica.name}")
+        _check_open(replica, name)
         if not records:
             raise _Refused(ErrorCode.INVALID_RECORD, "no records")
         connection = self._exchange.connection
@@ -152,27 +151,25 @@ class Produce:
             if isinstance(known, ErrorCode):
                 raise _Refused(known, f"producer {numbers.producer_id}: sequence {numbers.first_sequence}")
             if known is not None:
-                self._wait_for_duplicate(replica, known, answers, place)
+                self._wait_for_duplicate(replica, known, answer)
                 return
 
         def done(refusal: Refusal | None) -> None:
             if refusal is not None:
                 connection.fail(replica.stream)
-                answers[place] = self._failed(number, error_of(refusal), refusal.reason.value)
+                self._fail(answer, error_of(refusal), refusal.reason.value)
             elif replica.stream in connection.failed_streams:
-                answers[place] = PartitionAnswer(
-                    number, ErrorCode.REQUEST_TIMED_OUT, message="an earlier produce on this connection failed"
-                )
+                self._fail(answer, ErrorCode.REQUEST_TIMED_OUT, "an earlier produce on this connection failed")
             self._one_done()
 
         self._missing += 1
-        offset = replica.append(batches, count, numbers, self._deadline_ms, done)
-        answers[place] = PartitionAnswer(number, 0, offset, append_time_ms, replica.start_offset)
+        answer.append_time_ms = append_time_ms
+        answer.start_offset = replica.start_offset
+        answer.base_offset = replica.append(batches, count, numbers, self._deadline_ms, done)
 
-    def _wait_for_duplicate(self, replica: Replica, known: Written, answers: list[PartitionAnswer], place: int) -> None:
+    def _wait_for_duplicate(self, replica: Replica, known: Written, answer: PartitionAnswer) -> None:
         """The batch is in the log already; it is acknowledged when it is committed, within this request's time."""
-        number = answers[place].partition
-        answers[place] = PartitionAnswer(number, 0, known.base_offset, -1, replica.start_offset)
+        answer.base_offset, answer.start_offset = known.base_offset, replica.start_offset
         self._missing += 1
         timer: asyncio.TimerHandle | None = None
         ended = False
@@ -186,7 +183,7 @@ class Produce:
                 timer.cancel()
             if refusal is not None:
                 self._exchange.connection.fail(replica.stream)
-                answers[place] = self._failed(number, error_of(refusal), refusal.reason.value)
+                self._fail(answer, error_of(refusal), refusal.reason.value)
             self._one_done()
 
         replica.when_committed(known.index, done)
@@ -198,11 +195,12 @@ class Produce:
         """The header of a partition's one batch, if that may be appended."""
         try:
             header = check_batch(records)
-            if header.size != len(records):
+            size = header.size
+            if size != len(records):
                 raise _Refused(ErrorCode.INVALID_RECORD, "a produce request holds one batch a partition")
             limit = self._bytes_max(replica)
-            if header.size > limit:
-                raise _Refused(ErrorCode.MESSAGE_TOO_LARGE, f"a batch of {header.size} bytes; {limit} are allowed")
+            if size > limit:
+                raise _Refused(ErrorCode.MESSAGE_TOO_LARGE, f"a batch of {size} bytes; {limit} are allowed")
             check_produced(header, records, self._version)
         except CorruptBatchError as error:
             if len(records) > _MAGIC_AT and records[_MAGIC_AT] in (0, 1):
@@ -230,7 +228,8 @@ class Produce:
 
     def _bytes_max(self, replica: Replica) -> int:
         """Of a batch: what the topic allows, and no more than fits into a segment."""
-        return min(replica.config.max_message_bytes, self._broker.settings.storage_segment_bytes)
+        allowed, fitting = replica.config.max_message_bytes, self._broker.settings.storage_segment_bytes
+        return min(allowed, fitting)
 
     def _one_done(self) -> None:
         self._missing -= 1
@@ -254,9 +253,21 @@ class Produce:
         """Add who leads the partitions that this node does not (KIP-951); where those leaders are is returned."""
         leaders: list[int] = []
         for name, answers in self._answers:
-            for place, answer in enumerate(answers):
+            for answer in answers:
                 leader = hint_of(self._broker, name, answer.partition) if answer.error in WRONG_NODE else None
                 if leader is not None:
-                    answers[place] = answer._replace(leader=leader)
+                    answer.leader = leader
                     leaders.append(leader[0])
         return endpoints_of(self._broker, leaders)
+
+
+def _check_open(replica: Replica, name: TopicName) -> None:
+    """Whether clients may write to the stream now."""
+    if replica.internal:
+        raise _Refused(ErrorCode.INVALID_TOPIC_EXCEPTION, f"{name} is internal: only the node writes to it")
+    if replica.config.attached:
+        raise _Refused(ErrorCode.POLICY_VIOLATION, f"{name} shows another cluster's topic, and is only read")
+    if replica.awaits_store:
+        raise _Refused(ErrorCode.LEADER_NOT_AVAILABLE, f"{name} is taking up what is in the store")
+    if replica.log.short_of_space:
+        raise _Refused(ErrorCode.KAFKA_STORAGE_ERROR, "what is left of the disk is kept for entries that free it")

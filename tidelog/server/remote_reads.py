@@ -11,15 +11,18 @@ used up, no read is begun), and the caches' budgets.
 import asyncio
 import logging
 import os
+import struct
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from typing import TYPE_CHECKING
+from uuid import UUID
 
 from tidelog.server.replica import Replica
 from tidelog.tier.cache import DiskCache, InFlight
 from tidelog.tier.errors import TierError
 from tidelog.tier.layout import StreamPlace
 from tidelog.tier.metadata import RemoteSegment
+from tidelog.tier.metrics import TierMetrics
 from tidelog.tier.quota import ByteRate
 from tidelog.tier.reading import RemoteReader
 from tidelog.tier.sealing import KeyRing
@@ -34,6 +37,9 @@ log = logging.getLogger(__name__)
 CHUNK_FOLDER = "remote-log-chunk-cache"
 INDEX_FOLDER = "remote-log-index-cache"
 INDEX_MEMORY_BYTES = 16 << 20
+_HEAD = struct.Struct(">qii")  # base offset, length behind it, leader epoch
+_LENGTH_END, _EPOCH_AT = 12, 12
+_NO_EPOCH = struct.pack(">i", -1)
 
 
 class RemoteRead:
@@ -49,9 +55,12 @@ class RemoteRead:
 
 
 class RemoteReads:
-    def __init__(self, broker: "Broker", store: ObjectStore, ring: KeyRing | None, executor: Executor) -> None:
+    def __init__(
+        self, broker: "Broker", store: ObjectStore, ring: KeyRing | None, executor: Executor, metrics: TierMetrics
+    ) -> None:
         settings = broker.settings
         self._broker = broker
+        self._metrics = metrics
         self.rate = ByteRate(settings.remote_log_manager_fetch_max_bytes_per_second, broker.now())
         room = InFlight(settings.remote_log_reader_bytes_max)
 
@@ -66,7 +75,7 @@ class RemoteReads:
         ahead = settings.remote_log_reader_prefetch
         self.reader = RemoteReader(store, self.chunks, self.indexes, ring, ahead, executor, self._fetched)
         self._tasks: set[asyncio.Task[None]] = set()
-        self.requests = self.errors = self.bytes = 0
+        self._names: dict[UUID, str] = {}  # under which topics of others are counted: those that show them
 
     def begin(
         self,
@@ -81,7 +90,10 @@ class RemoteReads:
         """Read from `offset` on; `wake` is called when it is done. None while the quota is used up."""
         if self.rate.wait_ms(self._broker.now()):
             return None
-        self.requests += 1
+        if replica.config.attached:
+            found = self._broker.state.partition_of(replica.stream)
+            self._names[place.topic_id] = place.topic if found is None else found[0].name
+        self._count(place, fetch_requests=1)
         read = RemoteRead(bytes_max)
         task = asyncio.get_running_loop().create_task(self._read(replica, place, offset, read, wake, first=first))
         self._tasks.add(task)
@@ -93,11 +105,11 @@ class RemoteReads:
     ) -> tuple[int, int] | None:  # fmt: skip
         """(offset, time) of the first record at or after a time that is not on this disk. Raises TierError."""
         for segment in replica.remote.reaching(timestamp):
-            if segment.base_offset >= replica.log.start_offset:
+            if segment.base_offset >= replica.local_start:
                 return None  # from here on the disk has everything
             found = await self.reader.first_at_time(place, segment, timestamp, replica.start_offset)
             if found is not None:
-                return found if found[0] < replica.log.start_offset else None
+                return found if found[0] < replica.local_start else None
         return None
 
     def forget(self, segment: RemoteSegment) -> None:
@@ -107,8 +119,8 @@ class RemoteReads:
         for task in self._tasks:
             task.cancel()
 
-    def _fetched(self, size: int) -> None:
-        self.bytes += size
+    def _fetched(self, place: StreamPlace, size: int) -> None:
+        self._count(place, fetch_bytes=size)
         self.rate.charge(size, self._broker.now())
 
     async def _read(
@@ -125,17 +137,43 @@ class RemoteReads:
             segment = replica.remote.find(offset)
             if segment is None:
                 raise TierError(f"no readable remote segment holds offset {offset}")
-            read.pieces = await self.reader.read(place, replica.remote, segment, offset, read.bytes_max, first=first)
+            pieces = await self.reader.read(place, replica.remote, segment, offset, read.bytes_max, first=first)
+            term = replica.group.term
+            read.pieces = pieces if segment.newest_epoch <= term else without_epochs_behind(pieces, term)
         except TierError as error:
             if offset < replica.start_offset:
                 read.error = ErrorCode.OFFSET_OUT_OF_RANGE  # deleted meanwhile
             else:
-                self.errors += 1
+                self._failed(replica, place)
                 log.error("stream %d cannot be read from the store at offset %d: %s", replica.stream, offset, error)
                 read.error = ErrorCode.KAFKA_STORAGE_ERROR
         except Exception:  # a fault of ours: whoever waits must not wait for ever
-            self.errors += 1
+            self._failed(replica, place)
             log.exception("stream %d cannot be read from the store at offset %d", replica.stream, offset)
             read.error = ErrorCode.KAFKA_STORAGE_ERROR
         read.done = True
         wake()
+
+    def _count(self, place: StreamPlace, **more: int) -> None:
+        self._metrics.count(self._names.get(place.topic_id, place.topic), **more)
+
+    def _failed(self, replica: Replica, place: StreamPlace) -> None:
+        self._count(place, fetch_errors=1)
+        if replica.config.attached and self._broker.tiering is not None:
+            self._broker.tiering.hurry(replica)  # its owner may have deleted it
+
+
+def without_epochs_behind(pieces: Sequence[memoryview], term: int) -> list[memoryview]:
+    """Whole batches, without the leader epochs that this stream's group has not reached.
+
+    They are of a cluster before this one, or of the owner of what is shown here. A client that sees one takes it for
+    news of a leader, and waits for him. (The epoch lies outside the batch's checksum.)
+    """
+    copied = bytearray().join(pieces)
+    at = 0
+    while at < len(copied):
+        _, length, epoch = _HEAD.unpack_from(copied, at)
+        if epoch > term:
+            copied[at + _EPOCH_AT : at + _HEAD.size] = _NO_EPOCH
+        at += _LENGTH_END + length
+    return [memoryview(copied)]

@@ -10,7 +10,8 @@ goes into `remote`, a record batch of an idempotent producer into `producers`. T
 the index it belongs to (`StreamLog.save_application`), so a restart reads only the headers of the batches behind it.
 
 The stream begins at `start_offset`, perhaps in the object store; the log on this disk begins at `log.start_offset`,
-which every replica moves for itself (`trim_local`), past nothing that is not finished in the store.
+which every replica moves for itself (`trim_local`), past nothing that is not finished in the store. A stream that shows
+another cluster's (`remote.mirrored`) has no records on disk: it ends where the store does.
 """
 
 import struct
@@ -35,7 +36,7 @@ from tidelog.raft import (
 )
 from tidelog.server.clock import wall_ms
 from tidelog.storage import StreamLog, chunk_bytes
-from tidelog.tier.metadata import Event, RemoteLog, decode_event, encode_event
+from tidelog.tier.metadata import Event, Outcome, RemoteLog, SegmentsAdopted, decode_event, encode_event
 from tidelog.wire.batch import split_batches
 from tidelog.wire.records import Record, read_records
 
@@ -44,6 +45,7 @@ RECORDS_BYTES = 1 << 20  # read at a time, by `records`
 
 LOG_START = struct.Struct(">q")
 _PRODUCER_AT = 43
+_NEGATIVE = 0x80  # a producer id whose first byte reaches this is none
 _PRODUCER = struct.Struct(">qhii")  # producer id, epoch, base sequence, record count
 _BASE_OFFSET = struct.Struct(">q")
 _TWO_PARTS = struct.Struct(">BI")  # version, bytes of producers; the rest is about remote segments
@@ -77,6 +79,8 @@ class Replica:
         self.producers = producers
         self.remote = RemoteLog()
         """The stream's segments in the object store."""
+        self.nothing_stored = False
+        """The store was looked into, and has nothing of this stream."""
         self.high_watermark = log.start_offset
         self.watchers: dict[object, Callable[[], None]] = {}
         """Called when the high watermark, the log start or the leadership has moved, or the leader became ready."""
@@ -128,20 +132,45 @@ class Replica:
     @property
     def start_offset(self) -> int:
         """Where the stream begins for clients."""
-        return self.remote.first_offset(self.log.start_offset)
+        return self.remote.first_offset(self.local_start)
+
+    @property
+    def local_start(self) -> int:
+        """What lies before it must be read from the store."""
+        return self.remote.end_offset if self.remote.mirrored else self.log.start_offset
+
+    @property
+    def end_offset(self) -> int:
+        """Behind the last record, whether it is committed or not."""
+        return self.remote.end_offset if self.remote.mirrored else self.log.next_offset
+
+    @property
+    def awaits_store(self) -> bool:
+        """It is made again from the store, and what is there is not taken up yet: it knows none of its producers."""
+        log = self.log
+        return (
+            self.config.remote
+            and self.remote.is_blank
+            and log.next_offset == log.start_offset > 0
+            and not self.nothing_stored
+        )
 
     def term_of_offset(self, offset: int) -> int:
-        """The leader epoch of a record, in either tier."""
-        if offset < self.log.start_offset:
-            epoch = self.remote.epoch_at(offset)
+        """The leader epoch of a record, in either tier; -1 when it is one that the group has not reached.
+
+        So it is with records that a cluster before this one has written. Clients take an epoch for news of a leader.
+        """
+        if offset < self.local_start or self.remote.mirrored:
+            epoch = self.remote.epoch_at(min(offset, self.remote.copied_until - 1))
             if epoch is not None:
-                return epoch
+                return epoch if epoch <= self.group.term else -1
         return self.log.term_of_offset(offset)
 
     def end_of_term(self, term: int) -> tuple[int, int]:
         """(largest leader epoch <= `term`, the offset where it ends), in either tier, or (-1, -1)."""
-        found = self.log.end_of_term(term)
-        return found if found[0] >= 0 else self.remote.end_of_epoch(term) or found
+        found = (-1, -1) if self.remote.mirrored else self.log.end_of_term(term)
+        stored = self.remote.end_of_epoch(term) if found[0] < term else None
+        return found if stored is None or stored[0] <= found[0] else stored
 
     # Requests
 
@@ -304,7 +333,7 @@ class Replica:
             self._tell_index_waiting(None)
             if index - log.application[0] > APPLICATION_ENTRIES_MAX:
                 self.save()
-        high_watermark = log.offset_after(index)
+        high_watermark = self.remote.end_offset if self.remote.mirrored else log.offset_after(index)
         if log.learned_start > log.start_offset:
             log.trim(min(log.learned_start, high_watermark), index)
         if high_watermark > self.high_watermark:
@@ -340,7 +369,9 @@ class Replica:
         moves: list[int] = []
         for entry in sorted(own, key=lambda entry: entry.index):  # whether a segment may go depends on the log start
             if entry.kind is EntryKind.REMOTE:
-                self.remote.apply(decode_event(entry.data))
+                event = decode_event(entry.data)
+                if self.remote.apply(event) is Outcome.APPLIED and isinstance(event, SegmentsAdopted):
+                    self.producers.adopt(event.producers)
             else:
                 (offset,) = LOG_START.unpack(entry.data)
                 self.remote.move_start(offset)
@@ -354,9 +385,8 @@ class Replica:
     def _numbers(self, first: int, last: int) -> Iterator[tuple[int, Numbers, int]]:
         """(index, numbers, base offset) of idempotent producers' batches among the entries first..last."""
         for index, header in self.log.batch_headers(first, last):
-            producer_id, epoch, sequence, count = _PRODUCER.unpack_from(header, _PRODUCER_AT)
-            if producer_id >= 0:
-                numbers = Numbers.of(producer_id, epoch, sequence, count)
+            if header[_PRODUCER_AT] < _NEGATIVE:
+                numbers = Numbers.of(*_PRODUCER.unpack_from(header, _PRODUCER_AT))
                 yield index, numbers, _BASE_OFFSET.unpack_from(header)[0]
 
     def _answered(self, answer: Answer) -> None:

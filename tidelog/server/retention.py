@@ -52,6 +52,8 @@ class Retention:
 
     def look(self, replica: Replica) -> None:
         config, now_ms = replica.config, wall_ms()
+        if config.attached:
+            return  # nothing of it is here, and what is in the store is not ours
         segments = replica.log.segments_view()
         segment_ms = config.segment_ms
         if config.remote and config.remote_copy:

@@ -38,6 +38,7 @@ class Settings:
         "", "where the config servers' peers listen, as `1@host:port,2@host:port`; empty: a cluster of this node alone"
     )
     data_dir: str = _setting("data", "folder that holds the node's logs")
+    log_dirs: str = _setting("", "folders on several disks, as `/disk1/log,/disk2/log`; empty: data.dir alone")
     host: str = _setting("127.0.0.1", "address to listen on")
     port: int = _setting(9092, "port to listen on; 0 takes a free one")
     advertised_host: str = _setting("", "host that clients are told; empty: the one listened on")
@@ -74,6 +75,7 @@ class Settings:
     remote_log_manager_copy_max_bytes_per_second: int = _setting(UNBOUNDED, "copied to the store", live=True, low=1)
     remote_log_manager_fetch_max_bytes_per_second: int = _setting(UNBOUNDED, "read from the store", live=True, low=1)
     remote_log_roll_ms: int = _setting(3_600_000, "a tiered topic's segment is closed at this age", low=1)
+    remote_log_deleted_keep_ms: int = _setting(3_600_000, "a deleted topic's folder is looked into for so long")
     remote_fetch_max_wait_ms: int = _setting(500, "how long a Fetch waits for the store", live=True, low=1)
     remote_list_offsets_request_timeout_ms: int = _setting(30_000, "how long ListOffsets waits for the store", low=1)
     remote_log_index_file_cache_total_size_bytes: int = _setting(
@@ -123,12 +125,19 @@ class Settings:
         _addresses(self.cluster_nodes)
         if self.remote_log_storage_system_enable and not self.remote_log_store_url:
             raise SettingsError("remote.log.storage.system.enable needs remote.log.store.url")
+        if self.log_dirs and self.folders[0] != self.data_dir:
+            raise SettingsError(f"data.dir is {self.data_dir!r}; it must be the first of log.dirs, or not be set")
         if not self.role_names or not set(self.role_names) <= set(ROLES):
             raise SettingsError(f"roles is {self.roles!r}; name one or both of {', '.join(ROLES)}")
 
     @property
     def role_names(self) -> tuple[str, ...]:
         return tuple(sorted({role.strip() for role in self.roles.split(",")} - {""}))
+
+    @property
+    def folders(self) -> tuple[str, ...]:
+        """All data folders; the first one is `data_dir`."""
+        return _folders(self.log_dirs) or (self.data_dir,)
 
     @property
     def config_servers(self) -> dict[int, tuple[str, int]]:
@@ -179,8 +188,16 @@ def load_settings(path: str | None, environment: Mapping[str, str], flags: Mappi
         value = environment.get(ENVIRONMENT_PREFIX + item.name.upper())
         if value is not None:
             texts[dotted(item.name)] = value
-    settings = Settings().changed(texts | dict(flags))
-    return dataclasses.replace(settings, data_dir=os.path.abspath(settings.data_dir))
+    texts |= flags
+    folders = [os.path.abspath(folder) for folder in _folders(texts.get("log.dirs", ""))]
+    if folders:
+        texts["log.dirs"] = ",".join(folders)
+    texts["data.dir"] = os.path.abspath(texts.get("data.dir", folders[0] if folders else Settings().data_dir))
+    return Settings().changed(texts)
+
+
+def _folders(text: str) -> tuple[str, ...]:
+    return tuple(filter(None, (part.strip() for part in text.split(","))))
 
 
 def _addresses(text: str) -> dict[int, tuple[str, int]]:
@@ -200,8 +217,14 @@ def _flatten(table: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
         if isinstance(value, dict):
             texts |= _flatten(value, f"{prefix}{key}.")
         else:
-            texts[prefix + key] = str(value).lower() if isinstance(value, bool) else str(value)
+            texts[prefix + key] = _text(value)
     return texts
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, list):
+        return ",".join(map(str, value))
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _parse(item: "dataclasses.Field[Any]", text: str) -> object:

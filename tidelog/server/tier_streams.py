@@ -3,8 +3,7 @@
 One visit (`TierStream.visit`) does all that there is to do, in this order:
 
 0. A stream that begins behind 0, tiered, and without remote segments, is one that is made again from the store: what
-its
-   manifest there names is adopted, by one entry.
+   its manifest there names is adopted, by one entry, with its idempotent producers.
 1. Segments whose copy or deletion nobody is at work on are deleted: left by a leader that failed, or lost its office.
 2. The log start moves past what total retention gives up, by an entry; then what lies before it is deleted.
 3. Closed segments below the commit index are copied, in order, each under a fresh id: STARTED is committed before the
@@ -24,6 +23,8 @@ from tidelog import faults
 from tidelog.raft import Refusal
 from tidelog.server.clock import wall_ms
 from tidelog.server.replica import Replica
+from tidelog.server.tier_metadata import RECORD_MS, NotLeaderError, RaftMetadata
+from tidelog.server.tier_producers import ProducersFollowed
 from tidelog.storage.disk import File
 from tidelog.storage.readers import SegmentReader
 from tidelog.storage.segment import Segment
@@ -32,16 +33,14 @@ from tidelog.tier.errors import ObjectMissingError, TierError
 from tidelog.tier.image import SegmentImage, image_of
 from tidelog.tier.layout import StreamManifest, StreamPlace
 from tidelog.tier.metadata import (
-    Event,
     Outcome,
-    RemoteLog,
     RemoteSegment,
     SegmentAdded,
     SegmentMoved,
     SegmentsAdopted,
     SegmentState,
 )
-from tidelog.tier.recovery import recoverable
+from tidelog.tier.recovery import producers_of, recoverable
 from tidelog.tier.retention import Retention, log_start, may_copy
 from tidelog.tier.sealing import Seal
 from tidelog.wire.batch import ATTRIBUTE_COMPRESSION, HEADER_BYTES, read_facts
@@ -51,58 +50,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-RECORD_MS = 30_000
 COPIES_A_VISIT = 16  # others wait for their turn
 _ATTRIBUTES = struct.Struct(">h")
 _ATTRIBUTES_AT = 21
-
-
-class NotLeaderError(TierError):
-    """This node does not lead the stream any more: somebody else goes on."""
-
-
-class RaftMetadata:
-    """`RemoteMetadata` in the stream's own Raft group."""
-
-    def __init__(self, replica: Replica) -> None:
-        self._replica = replica
-
-    @property
-    def log(self) -> RemoteLog:
-        return self._replica.remote
-
-    async def record(self, event: Event) -> Outcome:
-        replica = self._replica
-        id_ = _segment_id(event)
-        before = None if id_ is None else replica.remote.segment(id_)
-        done: asyncio.Future[Refusal | None] = asyncio.get_running_loop().create_future()
-
-        def finish(refusal: Refusal | None) -> None:
-            if not done.done():
-                done.set_result(refusal)
-
-        replica.record_remote(event, replica.now() + RECORD_MS, finish)
-        refusal = await done
-        if refusal is not None:
-            raise NotLeaderError(f"stream {replica.stream}: {refusal.reason.value}")
-        if isinstance(event, SegmentsAdopted) or id_ is None:
-            return Outcome.REFUSED if replica.remote.is_blank else Outcome.APPLIED
-        after = replica.remote.segment(id_)
-        wanted = SegmentState.COPY_STARTED if isinstance(event, SegmentAdded) else event.state
-        there = after.state if after is not None else SegmentState.DELETE_FINISHED
-        if there is not wanted:
-            return Outcome.REFUSED
-        return Outcome.REPEATED if before is not None and before.state is wanted else Outcome.APPLIED
-
-
-def _segment_id(event: Event) -> uuid.UUID | None:
-    match event:
-        case SegmentAdded(segment):
-            return segment.id
-        case SegmentMoved(id_):
-            return id_
-        case SegmentsAdopted():
-            return None
 
 
 class TierStream:
@@ -116,6 +66,8 @@ class TierStream:
         self._copying: uuid.UUID | None = None
         self._described: bytes | None = None
         """The manifest as this node has last put it."""
+        self._producers = (-1, b"")
+        """As of the end of the last segment copied here, with that end."""
 
     @property
     def replica(self) -> Replica:
@@ -149,21 +101,23 @@ class TierStream:
             return
         try:
             adopted = await recoverable(self._tiering.store, self._place)
-        except ObjectMissingError:
-            return  # restored from a backup: nothing of it was ever in the store
+        except ObjectMissingError:  # restored from a backup: nothing of it was ever in the store
+            self._replica.nothing_stored = True
+            return
         if adopted.is_blank:
+            self._replica.nothing_stored = True
             return
         if adopted.copied_until != found.start_offset:
             raise TierError(
                 f"{self._place.folder} ends at {adopted.copied_until}, the stream begins at {found.start_offset}"
             )
-        snapshot = adopted.encode()
-        if len(snapshot) > self._tiering.entry_bytes_max:
+        snapshot, producers = adopted.encode(), await producers_of(self._tiering.store, self._place, adopted)
+        if len(snapshot) + len(producers) > self._tiering.entry_bytes_max:
             raise TierError(
                 f"{self._place.folder} has {len(adopted)} segments, more than one entry can name: use larger "
                 "local segments (storage.segment.bytes)"
             )
-        await self._metadata.record(SegmentsAdopted(snapshot))
+        await self._metadata.record(SegmentsAdopted(snapshot, producers))
 
     # Deleting
 
@@ -178,9 +132,10 @@ class TierStream:
         start = self._wanted_start()
         if start is not None and start > replica.start_offset:
             await self._move_start(start)
-        for segment in remote.readable():
-            if segment.next_offset > replica.start_offset:
-                break
+        expired = [each for each in remote.readable() if each.next_offset <= replica.start_offset]
+        if expired:
+            await self._describe()  # those who read by the manifest must not be sent to what is not there
+        for segment in expired:
             await self._delete(segment)
 
     def _wanted_start(self) -> int | None:
@@ -212,12 +167,14 @@ class TierStream:
         if faults.ARMED:
             faults.hit("tier.delete.started")
         self._tiering.reads.forget(segment)
-        self._tiering.deletes += 1
+        metrics, topic = self._tiering.metrics, self._place.topic
+        metrics.count(topic, delete_requests=1)
         try:
             await delete_segment(self._tiering.store, self._place, segment)
         except TierError:
-            self._tiering.delete_errors += 1
+            metrics.count(topic, delete_errors=1)
             raise
+        metrics.count(topic, delete_bytes=segment.size)
         if faults.ARMED:
             faults.hit("tier.delete.objects-gone")
         await self._move(segment, SegmentState.DELETE_FINISHED)
@@ -253,8 +210,9 @@ class TierStream:
             tiering.node, wall_ms(),
         )  # fmt: skip
         compress = tiering.compress and not compressed
+        before, expiration_ms = await self._producers_before(image), tiering.producer_expiration_ms
         copy = SegmentCopy(
-            self._place, segment, image, reader.file.read_at, producers_until(replica, image.next_offset),
+            self._place, segment, image, reader.file.read_at, lambda: ProducersFollowed(before, expiration_ms),
             Seal.new(segment.id, compress=compress, ring=tiering.ring),
         )  # fmt: skip
         self._copying = segment.id
@@ -267,11 +225,11 @@ class TierStream:
 
     async def _upload(self, copy: SegmentCopy) -> None:
         tiering, segment = self._tiering, copy.segment
-        tiering.copies += 1
+        tiering.metrics.count(self._place.topic, copy_requests=1)
         try:
             if faults.ARMED:
                 faults.hit("tier.copy.started")
-            await copy_segment(tiering.store, copy, tiering.pause_copy, tiering.executor)
+            index = await copy_segment(tiering.store, copy, tiering.pause_copy, tiering.executor)
             if faults.ARMED:
                 faults.hit("tier.copy.indexes-put")
             outcome = await self._move(segment, SegmentState.COPY_FINISHED)
@@ -280,7 +238,7 @@ class TierStream:
                 await delete_segment(tiering.store, copy.place, segment)
             raise
         except (TierError, OSError) as error:
-            tiering.copy_errors += 1
+            tiering.metrics.count(self._place.topic, copy_errors=1)
             log.warning("stream %d: segment %s was not copied: %s", self._replica.stream, segment.id, error)
             await self._delete(segment)
             raise TierError(str(error)) from None
@@ -289,7 +247,18 @@ class TierStream:
         if outcome is Outcome.REFUSED:
             await self._delete(segment)
         else:
-            tiering.copied_bytes += segment.size
+            self._producers = (segment.next_offset, index.producers)
+            tiering.metrics.count(self._place.topic, copy_bytes=segment.size)
+
+    async def _producers_before(self, image: SegmentImage) -> bytes:
+        """The idempotent producers as of the image's beginning: as the segment before it ended, if there is one."""
+        end, producers = self._producers
+        if end == image.base_offset:
+            return producers
+        stored = self._metadata.log
+        if stored.copied_until == image.base_offset and stored.readable():
+            return await producers_of(self._tiering.store, self._place, stored)
+        return self._replica.producers.encode(wall_ms(), until_offset=image.base_offset)
 
     # Describing
 
@@ -319,14 +288,6 @@ def bounds_of(replica: Replica) -> Retention:
         config.retention_ms, config.retention_bytes, config.local_retention_ms, config.local_retention_bytes,
         config.copy_lag_ms, config.copy_lag_bytes,
     )  # fmt: skip
-
-
-def producers_until(replica: Replica, offset: int) -> bytes:
-    """The idempotent producers, without the batches at or behind an offset: those are not in the segment.
-
-    A stream that is made again from the store must not take a batch that was lost for one it has.
-    """
-    return replica.producers.encode(wall_ms(), until_offset=offset)
 
 
 def _image(local: Segment, reader: SegmentReader, from_offset: int) -> SegmentImage | None:

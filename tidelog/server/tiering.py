@@ -2,8 +2,8 @@
 
 Streams that this node leads are visited (`tier_streams`) every `remote.log.manager.task.interval.ms`, and soon after
 they have closed a segment, as many at a time as may be copied at once. A visit that fails is tried again at the next
-one, and said once. Reads go through `remote_reads`. The controller's node also removes what deleted topics have left
-(`tier_care`).
+one, and said once. Attached streams are visited too, to follow their owner (`tier_mirror`). Reads go through
+`remote_reads`. The controller's node also removes what deleted topics have left (`tier_care`).
 
 What is not finished in the store does not leave the disk. When local retention would want it to, because copying is
 behind, that is an alarm: `overdue_bytes`, in the log and in `tidelog tier status`.
@@ -18,17 +18,20 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from tidelog.cluster import Partition, Topic
+from tidelog.cluster import Partition, Topic, TopicConfig
 from tidelog.server.background import run_in_background
 from tidelog.server.clock import wall_ms
 from tidelog.server.remote_reads import RemoteRead, RemoteReads
 from tidelog.server.replica import Replica
 from tidelog.server.settings import Settings
-from tidelog.server.tier_care import remove_deleted_topics
-from tidelog.server.tier_streams import NotLeaderError, TierStream, bounds_of
+from tidelog.server.tier_care import DeletedTopics
+from tidelog.server.tier_metadata import NotLeaderError
+from tidelog.server.tier_mirror import MirroredStream
+from tidelog.server.tier_streams import TierStream, bounds_of
 from tidelog.storage import StorageError
 from tidelog.tier.errors import TierError
 from tidelog.tier.layout import StreamPlace
+from tidelog.tier.metrics import Sample, TierMetrics, lags_of
 from tidelog.tier.quota import ByteRate
 from tidelog.tier.retention import overdue_bytes
 from tidelog.tier.sealing import KeyRing
@@ -40,6 +43,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 THREADS = 4
+READ_THREADS = 3  # of their own: who reads does not wait for what is copied
 LOOK_MS = 1_000
 STREAMS_A_STEP = 50  # looked at before others get the loop
 PAUSE_MS_MAX = 500  # then the quota is asked again
@@ -65,16 +69,18 @@ class Tiering:
         self.node = settings.node_id
         self.compress = settings.remote_log_compress
         self.executor = ThreadPoolExecutor(THREADS, "tidelog-tier")
+        self._read_executor = ThreadPoolExecutor(READ_THREADS, "tidelog-tier-read")
         try:
             self.ring = KeyRing.load(settings.remote_log_key_ring) if settings.remote_log_key_ring else None
             options = parse_options(settings.remote_log_store_options)
             self.store = open_store(settings.remote_log_store_url, options, Patience(), random.Random())
         except TierError as error:
             raise StorageError(f"the object store: {error}") from None
-        self.reads = RemoteReads(broker, self.store, self.ring, self.executor)
+        self.metrics = TierMetrics()
+        self.reads = RemoteReads(broker, self.store, self.ring, self._read_executor, self.metrics)
         self._copy_rate = ByteRate(settings.remote_log_manager_copy_max_bytes_per_second, broker.now())
         self._wait_ms = settings.remote_fetch_max_wait_ms
-        self._streams: dict[int, TierStream] = {}
+        self._streams: dict[int, TierStream | MirroredStream] = {}
         self._visits: dict[int, asyncio.Task[None]] = {}
         self._room = asyncio.Semaphore(settings.remote_log_manager_copier_thread_pool_size)
         self._seen: dict[int, _Seen] = {}
@@ -83,7 +89,7 @@ class Tiering:
         self._task: asyncio.Task[None] | None = None
         self._garbage = asyncio.Event()
         self._garbage_task: asyncio.Task[None] | None = None
-        self.copies = self.copy_errors = self.copied_bytes = self.deletes = self.delete_errors = 0
+        self._deleted_topics = DeletedTopics(broker, self.store)
 
     def start(self) -> None:
         self._task = run_in_background(self._run(), self._broker.node.fail)
@@ -94,7 +100,8 @@ class Tiering:
             if task is not None:
                 task.cancel()
         self.reads.close()
-        self.executor.shutdown(wait=False, cancel_futures=True)
+        for executor in (self.executor, self._read_executor):
+            executor.shutdown(wait=False, cancel_futures=True)
 
     def set_bounds(self, settings: Settings) -> None:
         """Those that may change while the node runs."""
@@ -109,6 +116,10 @@ class Tiering:
     def entry_bytes_max(self) -> int:
         """What fits into the log as one entry, with room to spare."""
         return self._broker.settings.storage_segment_bytes // 2
+
+    @property
+    def producer_expiration_ms(self) -> int:
+        return self._broker.settings.producer_id_expiration_ms
 
     @property
     def cluster_id(self) -> str:
@@ -145,7 +156,11 @@ class Tiering:
 
     def place_of(self, replica: Replica) -> StreamPlace | None:
         found = self._broker.state.partition_of(replica.stream)
-        return None if found is None else StreamPlace(found[0].name, found[0].id, found[1])
+        return None if found is None else place_in_store(*found)
+
+    def hurry(self, replica: Replica) -> None:
+        """Have a stream visited at the next look."""
+        self._seen.pop(replica.stream, None)
 
     async def pause_copy(self, size: int) -> None:
         """Wait as the quota demands, and as it is changed meanwhile; those who put allow a part to take its time."""
@@ -170,6 +185,7 @@ class Tiering:
             for stream in self._seen.keys() - self._broker.node.replicas.keys():  # no longer here
                 del self._seen[stream]
                 self._streams.pop(stream, None)
+            self.metrics.keep(self._broker.state.topics)
 
     def _look(self, replica: Replica, interval_ms: int) -> None:
         """Visit a stream when it is due, or has closed a segment; let go of what was copied since the last look."""
@@ -185,7 +201,8 @@ class Tiering:
             self._visit(replica)
 
     def _concerns(self, replica: Replica) -> bool:
-        return replica.ready and not replica.internal and (replica.config.remote or len(replica.remote) > 0)
+        wanted = replica.config.remote or bool(replica.config.attached) or len(replica.remote) > 0
+        return wanted and replica.ready and not replica.internal
 
     def _visit(self, replica: Replica) -> None:
         task = run_in_background(self._visited(replica), self._broker.node.fail)
@@ -199,7 +216,8 @@ class Tiering:
                 self._streams.pop(replica.stream, None)
                 return
             if stream is None or stream.replica is not replica:
-                stream = self._streams[replica.stream] = TierStream(self, replica, place)
+                kind = MirroredStream if replica.config.attached else TierStream
+                stream = self._streams[replica.stream] = kind(self, replica, place)
             try:
                 await stream.visit()
                 self._said.pop(replica.stream, None)
@@ -231,6 +249,20 @@ class Tiering:
             self._overdue.add(replica.stream)
             log.warning("stream %d: %d bytes stay on disk because they are not in the store", replica.stream, overdue)
 
+    # Metrics
+
+    def samples(self) -> list[Sample]:
+        """Every number there is about tiers on this node: what it counted, and of the streams that it leads."""
+        found = self.metrics.samples((("Chunk", self.reads.chunks.counts), ("Index", self.reads.indexes.counts)))
+        for replica in list(self._broker.node.replicas.values()):
+            place = self._broker.state.partition_of(replica.stream) if self._concerns(replica) else None
+            if place is not None:
+                lags = lags_of(replica.log.segments_view(), replica.remote, replica.start_offset).named()
+                lags["RemoteLogSizeBytes"] = replica.remote.readable_bytes
+                lags["RemoteLogMetadataCount"] = len(replica.remote)
+                found += [Sample(name, value, place[0].name, place[1]) for name, value in lags.items()]
+        return found
+
     # What deleted topics have left
 
     def topic_deleted(self) -> None:
@@ -241,7 +273,7 @@ class Tiering:
         while True:
             self._garbage.clear()
             try:
-                await remove_deleted_topics(self._broker, self.store)
+                await self._deleted_topics.remove()
             except TierError as error:
                 log.warning("what deleted topics left in the store is not removed yet: %s", error)
             try:
@@ -250,3 +282,11 @@ class Tiering:
             except TimeoutError:
                 continue
             await asyncio.sleep(interval_s)  # leaders may be in the middle of a copy
+
+
+def place_in_store(topic: Topic, partition: int) -> StreamPlace:
+    """Where a stream's objects are: in its own folder, or in that of the topic it shows."""
+    attached = TopicConfig.of(topic.configs).attached
+    if attached:
+        return StreamPlace.of_folder(f"{attached}/{partition}")
+    return StreamPlace(topic.name, topic.id, partition)

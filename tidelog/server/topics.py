@@ -66,7 +66,7 @@ def check_configs(configs: Mapping[str, str | None]) -> None:
             raise TopicError(ErrorCode.INVALID_CONFIG, str(error)) from None
 
 
-def check_tiers(broker: "Broker", configs: Mapping[str, str], before: Mapping[str, str]) -> None:
+def check_tiers(broker: "Broker", configs: Mapping[str, str], before: Mapping[str, str] | None) -> None:
     """Whether a topic's settings about tiers go together, with each other and with this node's."""
     try:
         check_tiering(configs, before, available=broker.tiering is not None)
@@ -132,7 +132,7 @@ def plan_topic(
         check_assignment(broker, assignment)
     check_room(broker, len(assignment))
     check_configs(configs or {})
-    check_tiers(broker, configs or {}, {})
+    check_tiers(broker, configs or {}, None)
     return CreateTopic(name, uuid.uuid4(), [list(nodes) for nodes in assignment], dict(configs or {}), internal)
 
 

@@ -38,7 +38,7 @@ class UnderWay:
 
     def produce_ended(self, size: int) -> None:
         self._produce_bytes -= size
-        if not self._produce_bytes and self._drained is not None and not self._drained.done():
+        if self._drained is not None and not self._produce_bytes and not self._drained.done():
             self._drained.set_result(None)
         if self._waiting and self._produce_bytes < self._settings.memory_produce_bytes:
             waiting, self._waiting = self._waiting, {}

@@ -11,10 +11,12 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self, TypeVar
+from uuid import UUID
 
 from tidelog.spark.errors import NoAnswer
 from tidelog.spark.kernel.offsets import EARLIEST, LATEST, Offsets, Partition
 from tidelog.spark.kernel.options import Address, Subscription
+from tidelog.spark.kernel.security_options import PLAINTEXT, Security
 from tidelog.spark.link import Link, LinkFailed, error_name
 from tidelog.wire.errors import ErrorCode
 from tidelog.wire.messages import (
@@ -80,14 +82,23 @@ class Patience:
 
 
 class Cluster:
-    def __init__(self, bootstrap: Sequence[Address], request_s: float, answer_s: float = ANSWER_S_MAX) -> None:
+    def __init__(
+        self,
+        bootstrap: Sequence[Address],
+        request_s: float,
+        answer_s: float = ANSWER_S_MAX,
+        security: Security = PLAINTEXT,
+    ) -> None:
         self._bootstrap = list(bootstrap)
         self._request_s = request_s
         self._answer_s = answer_s
+        self._security = security
         self._links: dict[Address, Link] = {}  # for questions, each answered before the next is asked
         self._work: dict[Address, Link] = {}  # for callers, who may have many requests in flight
         self._nodes: dict[int, Address] = {}
         self._leaders: dict[Partition, int] = {}
+        self._topic_ids: dict[str, UUID] = {}  # as of the last answer that named the topic
+        self._cluster_id: str | None = None
 
     def __enter__(self) -> Self:
         return self
@@ -97,7 +108,7 @@ class Cluster:
 
     def sibling(self) -> "Cluster":
         """The same cluster, with links of its own."""
-        return Cluster(self._bootstrap, self._request_s, self._answer_s)
+        return Cluster(self._bootstrap, self._request_s, self._answer_s, self._security)
 
     def close(self) -> None:
         self._close_questions()
@@ -125,6 +136,11 @@ class Cluster:
         """How many partitions each topic has; of all topics but the cluster's own when none is named."""
         asked = None if names is None else list(names)
         return self._until_answered(lambda: self._ask_topics(asked))
+
+    def identities(self, names: Iterable[str]) -> tuple[str | None, dict[str, UUID]]:
+        """The cluster's id and those of topics: a topic that is made anew has another one."""
+        topics = self.topics(names)
+        return self._cluster_id, {name: self._topic_ids[name] for name in topics}
 
     def earliest(self, partitions: Iterable[Partition]) -> Offsets:
         return self.at_times(dict.fromkeys(partitions, EARLIEST))
@@ -166,7 +182,7 @@ class Cluster:
         """A link to a node, for the caller's own requests; LinkFailed when it cannot be had."""
         link = self._work.get(address)
         if link is None:
-            link = self._work[address] = Link(*address, self._request_s)
+            link = self._work[address] = Link(*address, self._request_s, self._security)
         return link
 
     def drop(self, address: Address) -> None:
@@ -195,6 +211,7 @@ class Cluster:
     def _ask_topics(self, names: Sequence[str] | None) -> dict[str, int]:
         asked = None if names is None else [MetadataRequestTopic(name=name) for name in names]
         answer = self._ask_anyone(MetadataRequest(topics=asked, allow_auto_topic_creation=False))
+        self._cluster_id = answer.cluster_id
         self._nodes |= {node.node_id: (node.host, node.port) for node in answer.brokers}
         counts: dict[str, int] = {}
         for topic in answer.topics:
@@ -204,6 +221,7 @@ class Cluster:
                 raise TryAgain(f"topic {topic.name}: {error_name(topic.error_code)}")
             if topic.error_code:
                 raise NoAnswer(f"topic {topic.name}: the cluster answers {error_name(topic.error_code)}")
+            self._topic_ids[topic.name] = topic.topic_id
             if names is not None or not topic.is_internal:
                 counts[topic.name] = len(topic.partitions)
             for partition in topic.partitions:
@@ -226,7 +244,7 @@ class Cluster:
     def _question_link(self, address: Address) -> Link:
         link = self._links.get(address)
         if link is None:
-            link = self._links[address] = Link(*address, self._request_s)
+            link = self._links[address] = Link(*address, self._request_s, self._security)
         return link
 
     def _close_questions(self) -> None:

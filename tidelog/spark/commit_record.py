@@ -5,14 +5,15 @@ so it is either that of the batch before or that of this one. Only the driver re
 
     {"format": 1, "identity": "…", "generation": 12, "begun_ms": …, "committed_ms": …,
      "epoch": 1, "query_id": "…", "batch_id": 11, "source_offsets": ["…"],
-     "partition_counts": {"events": 4}, "lanes": {"0": {"events": {"3": [1500, 90210]}}}}
+     "partition_counts": {"events": 4}, "lanes": {"0": {"events": {"3": [1500, 90210]}}}, "left_out": 12}
 
 `identity` is made once, before the first row is written; the sink's producer ids follow from it, so it must outlive the
 query. A lane is a task of Spark's, by number; it has written 1500 rows to partition 3, and its last row lies before
 offset 90210. `partition_counts` are what the next batch takes a topic's partitions to be, so that a retry after a topic
 has grown sends each row where the first attempt did. `epoch` counts the checkpoints (Spark's query ids): in a new
 checkpoint folder batch numbers begin again at 0. `source_offsets` are the ends of what the batch has read, as Spark
-logs them, so that a lost checkpoint can be replaced: they are the new query's `startingOffsets`.
+logs them, so that a lost checkpoint can be replaced: they are the new query's `startingOffsets`. `left_out` counts what
+the batches had besides rows, for a sink that knows (a pipeline's filter holds it back).
 """
 
 import json
@@ -55,6 +56,8 @@ class LaneReport:
     partition_counts: Mapping[str, int]
     skipped: bool = False
     """The batch was committed before: nothing was written."""
+    left_out: int = 0
+    """What the task had to look at and write no row for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +72,7 @@ class CommitRecord:
     source_offsets: tuple[str, ...] = ()
     partition_counts: Mapping[str, int] = field(default_factory=dict)
     lanes: Mapping[int, Lane] = field(default_factory=dict)
+    left_out: int = 0
 
     def has(self, query_id: str, batch_id: int) -> bool:
         """Whether this micro-batch is committed already."""
@@ -84,7 +88,7 @@ class CommitRecord:
         """The record when this batch is committed too."""
         lanes = dict(self.lanes)
         counts = dict(self.partition_counts)
-        query_id = self.query_id
+        query_id, left_out = self.query_id, self.left_out
         for report in reports:
             if report.generation != self.generation:
                 raise BadCommitRecord(
@@ -92,6 +96,7 @@ class CommitRecord:
                     f"{batch_id} was written: give each query a commitLocation of its own"
                 )
             query_id = report.query_id
+            left_out += report.left_out
             lanes[report.number] = {**lanes.get(report.number, {}), **report.written}
             for topic, count in report.partition_counts.items():
                 counts[topic] = max(count, counts.get(topic, 0))
@@ -105,6 +110,7 @@ class CommitRecord:
             source_offsets=tuple(source_offsets),
             partition_counts=counts,
             lanes=lanes,
+            left_out=left_out,
         )
 
 
@@ -198,6 +204,7 @@ def _to_tree(record: CommitRecord) -> dict[str, Any]:
         "source_offsets": list(record.source_offsets),
         "partition_counts": dict(record.partition_counts),
         "lanes": lanes,
+        "left_out": record.left_out,
     }
 
 
@@ -222,4 +229,5 @@ def _from_tree(tree: dict[str, Any]) -> CommitRecord:
             }
             for number, topics in tree["lanes"].items()
         },
+        left_out=tree.get("left_out", 0),  # records of before have none
     )

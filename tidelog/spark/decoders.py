@@ -1,4 +1,4 @@
-"""What a row of the source can be: a table of decoders, one for each value of the option `decode`.
+"""What a row of the source can be: a decoder for each value of the option `decode`.
 
 A decoder turns a run of whole record batches into Arrow rows of (some of) its columns.
 """
@@ -23,18 +23,19 @@ def _raw_rows(run: memoryview, place: Place, schema: pa.Schema) -> Iterator[pa.R
     yield decode_raw(run, place, schema)
 
 
-DECODERS: dict[Decode, Decoder] = {
-    Decode.RAW: Decoder(RAW_SCHEMA, _raw_rows),
-    Decode.RECORD: Decoder(RECORD_SCHEMA, decode_records),
-}
-
-
 def decoder_of(options: ReadOptions) -> Decoder:
-    decoder = DECODERS.get(options.decode)
-    if decoder is None:
-        there = ", ".join(way.value for way in DECODERS)
-        raise BadOption(f"decode: {options.decode.value} is not built into this version; there are {there}")
-    return decoder
+    match options.decode:
+        case Decode.RAW:
+            return Decoder(RAW_SCHEMA, _raw_rows)
+        case Decode.RECORD:
+            return Decoder(RECORD_SCHEMA, decode_records)
+        case Decode.EVENT | Decode.TYPED:
+            # Not at the top: workers that read other topics need nothing of PikiwiDB.
+            from tidelog.spark.kernel import event_rows  # noqa: PLC0415
+
+            if options.decode is Decode.EVENT:
+                return Decoder(event_rows.EVENT_SCHEMA, event_rows.decode_events)
+            return Decoder(event_rows.TYPED_SCHEMA, event_rows.decode_typed)
 
 
 def schema_of(options: ReadOptions) -> pa.Schema:

@@ -1,7 +1,7 @@
 """Whole record batches of an offset range, as they lie in the log.
 
 An `Origin` gives the batches of a range as runs of bytes; `FetchOrigin` gets them from the partition's leader through
-Fetch. (History that lies in an object store is another origin of the same batches.)
+Fetch, `tier_read` from an object store.
 
 `FetchOrigin` asks for the next run before it hands out the present one, so that the cluster works while the caller
 decodes. When the leader changes, a connection ends or a node is silent, it goes on at the offset it has come to, with
@@ -36,10 +36,11 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """Whole batches, one after the other, of which the records from offset `start` on count."""
+    """Whole batches, one after the other, of which the records with start <= offset < end count."""
 
     data: memoryview
     start: int
+    end: int
 
 
 class Origin(Protocol):
@@ -93,7 +94,7 @@ class FetchOrigin:
                 if offset < wanted.end:
                     asked = self._send_ahead(wanted, offset)
                 if data:
-                    yield Run(data, start)
+                    yield Run(data, start, wanted.end)
         finally:
             if asked is not None:  # nobody waits for the answer any more
                 self._cluster.drop(asked)

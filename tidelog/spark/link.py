@@ -11,6 +11,8 @@ import time
 from collections import deque
 from typing import Any
 
+from tidelog.spark.kernel.security_options import PLAINTEXT, Security
+from tidelog.spark.security import AccessRefused, Sasl, wrapped
 from tidelog.wire.errors import ErrorCode, ProtocolError
 from tidelog.wire.frames import RequestHeader, decode_response, encode_request
 from tidelog.wire.messages import APIS, ApiVersionsRequest
@@ -21,6 +23,7 @@ FRAME_BYTES_MAX = 128 << 20
 SEND_BUFFERS_MAX = 64  # of one sendmsg
 
 _SIZE = struct.Struct(">i")
+_HEAD = struct.Struct(">hhih")  # of a request: key, version, number, length of the client's name
 _APIS = {api.request: api for api in APIS.values()}
 _BY_NAME = {0: 12, 1: 12}  # Produce and Fetch name their topic up to these versions; later ones want its id
 _API_VERSIONS = 18
@@ -31,14 +34,16 @@ class LinkFailed(Exception):
 
 
 class Link:
-    def __init__(self, host: str, port: int, request_s: float) -> None:
+    def __init__(self, host: str, port: int, request_s: float, security: Security = PLAINTEXT) -> None:
         self.address = f"{host}:{port}"
         self._request_s = request_s
         self._numbers = 0
         self._unanswered: deque[RequestHeader] = deque()
+        self._tls = security.tls
         try:
-            self._socket = socket.create_connection((host, port), timeout=min(request_s, CONNECT_S_MAX))
-            self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            plain = socket.create_connection((host, port), timeout=min(request_s, CONNECT_S_MAX))
+            plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            self._socket = wrapped(plain, host, security)
         except (OSError, OverflowError, UnicodeError) as error:  # the last two: no such port, no such name
             raise LinkFailed(f"{self.address}: {getattr(error, 'strerror', None) or error}") from None
         self._versions: dict[int, tuple[int, int]] = {_API_VERSIONS: (0, 0)}
@@ -47,6 +52,14 @@ class Link:
             self.close()
             raise LinkFailed(f"{self.address}: it does not say which requests it serves ({answer.error_code})")
         self._versions = {spoken.api_key: (spoken.min_version, spoken.max_version) for spoken in answer.api_keys}
+        try:
+            Sasl(self.address, security, self._exchange).run()
+        except (LinkFailed, AccessRefused):
+            self.close()
+            raise
+        except (struct.error, ValueError) as error:
+            self.close()
+            raise LinkFailed(f"{self.address}: its answer to who we are cannot be read: {error}") from None
 
     @property
     def unanswered(self) -> int:
@@ -70,6 +83,9 @@ class Link:
         buffers = [memoryview(buffer) for buffer in encode_request(header, request)]
         try:
             self._socket.settimeout(self._request_s)
+            if self._tls:  # it encrypts what lies in one piece
+                self._socket.sendall(b"".join(buffers))
+                buffers.clear()
             while buffers:
                 sent = self._socket.sendmsg(buffers[:SEND_BUFFERS_MAX])
                 while buffers and sent >= len(buffers[0]):
@@ -92,6 +108,22 @@ class Link:
             return decode_response(header, self._take(size, give_up))
         except (OSError, ProtocolError) as error:
             self.close()
+            raise LinkFailed(f"{self.address}: {getattr(error, 'strerror', None) or error}") from None
+
+    def _exchange(self, key: int, version: int, content: bytes) -> bytes:
+        """A request that `wire` does not know, and the content of its answer."""
+        self._numbers += 1
+        client = CLIENT_ID.encode()
+        frame = _HEAD.pack(key, version, self._numbers, len(client)) + client + content
+        give_up = time.monotonic() + self._request_s
+        try:
+            self._socket.settimeout(self._request_s)
+            self._socket.sendall(_SIZE.pack(len(frame)) + frame)
+            (size,) = _SIZE.unpack(self._take(_SIZE.size, give_up))
+            if not _SIZE.size <= size <= FRAME_BYTES_MAX:
+                raise ProtocolError(f"a frame of {size} bytes")
+            return bytes(self._take(size, give_up)[_SIZE.size :])  # behind the request's number
+        except (OSError, ProtocolError) as error:
             raise LinkFailed(f"{self.address}: {getattr(error, 'strerror', None) or error}") from None
 
     def _take(self, size: int, give_up: float) -> bytearray:

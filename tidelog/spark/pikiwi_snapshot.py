@@ -39,6 +39,7 @@ from tidelog.spark.kernel.wal_options import (
     load_checkpoint,
     source_config,
 )
+from tidelog.spark.orders import ORDER_SCHEMA, DumpOrder, row_of
 
 RANGE_BYTES = 32 << 20  # of tables: what one task of a micro-batch reads
 RANGES_DEFAULT_MAX = 10_000
@@ -62,7 +63,8 @@ class PikiwiSnapshotDataSource(DataSource):
         return "pikiwi-snapshot"
 
     def schema(self) -> StructType:
-        return from_arrow_schema(SCHEMAS[_decode(self.options)])
+        decode = _decode(self.options)
+        return from_arrow_schema(ORDER_SCHEMA if decode is SnapshotDecode.ORDER else SCHEMAS[decode])
 
     def reader(self, schema: StructType) -> DataSourceReader:
         self._check(schema)
@@ -112,9 +114,9 @@ def _snapshot_options(given: Mapping[str, str]) -> _Options:
     replication_id = options.text("replicationId") or ("" if checkpoint is None else checkpoint.replication_id)
     decode = _decode(given)
     delivery = None
-    if decode is SnapshotDecode.MESSAGE:
+    if decode is SnapshotDecode.ORDER:
         if not options.text("topic"):
-            raise BadOption("decode is message: say with topic where the messages go")
+            raise BadOption("decode is order: say with topic where the messages go")
         limit = options.number("eventBytesMax", config.kafka_message_max_bytes)
         delivery = Delivery(options.text("topic"), options.number("partitions", 1), limit)
     return _Options(folder, event_rules(config, names[0], replication_id), decode, config, delivery)
@@ -159,7 +161,11 @@ def _partition(made: SnapshotPlan, one: DumpRange, delivery: Delivery | None) ->
 def _read(options: _Options, part: InputPartition | None) -> Iterator[pa.RecordBatch]:
     if not isinstance(part, RangePartition):  # Spark starts one task also when there is nothing to read
         return
-    maker = SnapshotRowMaker(options.rules.builder(), Position(*part.position), part.ts_ms, part.delivery)
+    position = Position(*part.position)
+    if part.delivery is not None:
+        yield row_of(DumpOrder(options.rules, part.dump_range, position, part.ts_ms, part.delivery))
+        return
+    maker = SnapshotRowMaker(options.rules.builder(), position, part.ts_ms)
     yield from maker.rows(options.decode, part.dump_range)
 
 

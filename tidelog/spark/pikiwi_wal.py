@@ -3,7 +3,7 @@
     spark.readStream.format("pikiwi-wal").option("config", "source.toml").option("decode", "event").load()
 
 One task a database and micro-batch, so rows are in the order of the WAL. Offsets are places in WALs, by database; with
-`decode=message` they also say over how many partitions the *next* batch is spread, so that a batch that is sent again
+`decode=order` they also say over how many partitions the *next* batch is spread, so that a batch that is sent again
 is spread as it was at first, whatever became of the topic meanwhile.
 """
 
@@ -33,7 +33,8 @@ from tidelog.spark.kernel.wal_options import (
     wal_decode,
     wal_options,
 )
-from tidelog.spark.kernel.wal_rows import SCHEMAS, RowMaker
+from tidelog.spark.kernel.wal_rows import SCHEMAS, RowMaker, WalDecode
+from tidelog.spark.orders import ORDER_SCHEMA, WalOrder, row_of
 from tidelog.spark.wal_tail import Tail, open_tail
 
 
@@ -43,7 +44,8 @@ class PikiwiWalDataSource(DataSource):
         return "pikiwi-wal"
 
     def schema(self) -> StructType:
-        return from_arrow_schema(SCHEMAS[wal_decode(self.options)])
+        decode = wal_decode(self.options)
+        return from_arrow_schema(ORDER_SCHEMA if decode is WalDecode.ORDER else SCHEMAS[decode])
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
         if schema != self.schema():
@@ -115,7 +117,10 @@ class WalStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if not isinstance(partition, WalPartition):  # Spark starts one task also when there is nothing to read
             return
         database = next(each for each in self._options.databases if each.name == partition.db)
-        maker = RowMaker(database.rules.builder(), partition.delivery)
+        if partition.delivery is not None:
+            yield row_of(WalOrder(database, partition.start, partition.end, partition.delivery))
+            return
+        maker = RowMaker(database.rules.builder())
         tail = open_tail(database.wal)
         try:
             for chunk in tail.chunks(partition.start, partition.end):

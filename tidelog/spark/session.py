@@ -25,6 +25,7 @@ DEFAULTS: Mapping[str, str] = MappingProxyType(
             "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
         ),
         "spark.sql.python.filterPushdown.enabled": "true",
+        "spark.python.daemon.module": "tidelog.spark.worker_daemon",  # new workers need not import everything again
         "spark.python.unix.domain.socket.enabled": "true",  # a little faster, and no need for a name `localhost`
     }
 )

@@ -65,7 +65,7 @@ class LogWriter(DataSourceArrowWriter):
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> LaneMessage:
         start = LaneStart(self._identity, _task().partitionId())
-        with Cluster(self._options.bootstrap, self._options.request_s) as cluster:
+        with Cluster(self._options.bootstrap, self._options.request_s, security=self._options.security) as cluster:
             LaneWriter(cluster, self._options, start, now_ms).write(iterator)
         return LaneMessage()
 
@@ -97,7 +97,7 @@ class LogStreamWriter(DataSourceStreamArrowWriter):
         start = LaneStart(
             record.identity, number, record.lanes.get(number, {}), record.partition_counts, self._is_doubtful
         )
-        with Cluster(self._options.bootstrap, self._options.request_s) as cluster:
+        with Cluster(self._options.bootstrap, self._options.request_s, security=self._options.security) as cluster:
             writer = LaneWriter(cluster, self._options, start, now_ms)
             written = writer.write(iterator)
         return LaneMessage(LaneReport(number, query_id, record.generation, written, writer.partition_counts))

@@ -1,6 +1,6 @@
 """The log on disk: segments of record batches, one index with two views, group commit, recovery.
 
-    store = Store(RealDisk(), "/var/lib/tidelog", StorageSettings(), random.Random())
+    store = Store(RealDisk(), "/var/lib/tidelog", StorageSettings(), random.Random())   # a node: `Folders`, of several
     log = store.create_stream(7, configuration=b"…")          # or store.streams[7] after a restart
     log.append_new(term=1, kind=EntryKind.DATA, data=[batch])  # in memory at once
     store.run_writer()                                          # the writer's thread: on disk
@@ -23,6 +23,7 @@ from tidelog.storage.errors import (
     TransferError,
     WriterFailedError,
 )
+from tidelog.storage.folders import Folder, Folders
 from tidelog.storage.hard_states import StoredVote
 from tidelog.storage.readers import Chunk, FileRange, chunk_bytes
 from tidelog.storage.real_disk import RealDisk, SyncMode
@@ -33,7 +34,7 @@ from tidelog.storage.store import Delivered, Store
 from tidelog.storage.stream_log import StreamLog
 from tidelog.storage.threads import StorageThreads
 from tidelog.storage.transfer import ClosedSegment, Filling, Manifest, SegmentPiece, manifest_of, segment_piece
-from tidelog.storage.verify import Report, verify_directory
+from tidelog.storage.verify import Report, verify_directories, verify_directory
 
 __all__ = [
     "BatchTooLargeError",
@@ -46,6 +47,8 @@ __all__ = [
     "File",
     "FileRange",
     "Filling",
+    "Folder",
+    "Folders",
     "FormatVersionError",
     "LogMismatchError",
     "Manifest",
@@ -69,5 +72,6 @@ __all__ = [
     "segment_piece",
     "should_roll",
     "start_for",
+    "verify_directories",
     "verify_directory",
 ]

@@ -51,8 +51,11 @@ class File(Protocol):
 
 
 class Disk(Protocol):
-    def make_directory(self, path: str) -> None:
-        """Create `path` and missing parents; no error when it is there. Durable: syncs the parents itself."""
+    def make_directory(self, path: str, *, durable: bool = True) -> None:
+        """Create `path` and missing parents; no error when it is there. Syncs the parents itself.
+
+        Unless it is not `durable`: then the caller syncs the folder that `path` lies in.
+        """
         ...
 
     def list_directory(self, path: str) -> list[str]:

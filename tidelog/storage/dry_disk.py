@@ -18,7 +18,7 @@ class DryDisk:
         self.intentions: list[str] = []
         """What would have been done to the files."""
 
-    def make_directory(self, path: str) -> None:
+    def make_directory(self, path: str, *, durable: bool = True) -> None:
         pass
 
     def list_directory(self, path: str) -> list[str]:

@@ -10,6 +10,7 @@ import errno
 import fcntl
 import mmap
 import os
+import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from typing import Literal
@@ -161,6 +162,7 @@ class RealDisk:
         self._sync = _SYNC[sync]
         self._direct = direct and hasattr(os, "O_DIRECT")
         self._pool: ThreadPoolExecutor | None = None
+        self._making_pool = threading.Lock()
 
     def space(self, path: str) -> tuple[int, int]:
         found = os.statvfs(path)
@@ -172,20 +174,22 @@ class RealDisk:
             for call in calls:
                 call()
             return
-        if self._pool is None:
-            self._pool = ThreadPoolExecutor(TOGETHER_THREADS, "tidelog-disk")
+        with self._making_pool:
+            if self._pool is None:
+                self._pool = ThreadPoolExecutor(TOGETHER_THREADS, "tidelog-disk")
         futures = [self._pool.submit(call) for call in calls]
         wait(futures)  # all of them: nothing may go on behind the back of whoever handles an error
         for future in futures:
             future.result()
 
-    def make_directory(self, path: str) -> None:
+    def make_directory(self, path: str, *, durable: bool = True) -> None:
         if os.path.isdir(path):
             return
         parent = os.path.dirname(os.path.abspath(path))
         self.make_directory(parent)
         os.mkdir(path)
-        self.sync_directory(parent)
+        if durable:
+            self.sync_directory(parent)
 
     def list_directory(self, path: str) -> list[str]:
         return sorted(os.listdir(path)) if os.path.isdir(path) else []

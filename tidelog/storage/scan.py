@@ -11,7 +11,9 @@ A damaged row before intact ones is made again from its batch; the next row's ch
 """
 
 from dataclasses import dataclass
+from typing import cast
 
+from tidelog.raft.log import Entry, EntryKind
 from tidelog.storage.disk import File
 from tidelog.storage.errors import CorruptDataError
 from tidelog.storage.rows import ROW_BYTES, Row, chain_of, row_at
@@ -146,10 +148,10 @@ def take_batch(segment: Segment, batch: memoryview, row: Row | None = None) -> N
         found = (segment.next_offset - segment.base_offset, segment.length, header.leader_epoch, header.crc, kind)
         if found != (row.offset_delta, row.position, row.term, row.batch_crc, row.kind):
             raise CorruptBatchError("the batch is not the one that its row names")
-    segment.append(
-        header.size, header.last_offset_delta + 1, header.max_timestamp, header.leader_epoch, header.crc, kind,
-        0 if row is None else row.synced,
-    )  # fmt: skip
+    entry = Entry(segment.last_index + 1, header.leader_epoch, cast(EntryKind, kind), batch)
+    facts = (header.length, header.crc, header.last_offset_delta, header.max_timestamp)
+    if not segment.extend([(entry, batch, facts)], 0, 0 if row is None else row.synced):
+        raise CorruptBatchError("the segment has no room for the batch")
 
 
 def _kind_of(header: BatchHeader, batch: memoryview) -> int:

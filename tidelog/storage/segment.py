@@ -12,10 +12,13 @@ This module holds what is known of a segment in memory. `rows` of a closed segme
 """
 
 import struct
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import islice
 
 from crc32c import crc32c
 
+from tidelog.raft.log import Entry
 from tidelog.storage.disk import Buffer
 from tidelog.storage.rows import (
     OFFSET_DELTA_MAX,
@@ -26,6 +29,7 @@ from tidelog.storage.rows import (
     position_at,
     row_at,
 )
+from tidelog.wire.batch import LENGTH_END
 
 BLOCK_BYTES = 4096
 TRAILER_BYTES = BLOCK_BYTES
@@ -41,6 +45,12 @@ _IDENTITY = struct.Struct(">16sIQQQIIQIII")
 _SHAPE = struct.Struct(">II")
 _MARK = struct.Struct(">II")
 _CRC = struct.Struct(">I")
+
+Facts = tuple[int, int, int, int]
+"""Of a batch: length, checksum, last offset delta, newest timestamp (`wire.batch.unpack_facts`)."""
+
+Placed = tuple[Entry, Buffer, Facts]
+"""An entry with its batch, whose stamp says that the two belong at the log's end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,31 +206,36 @@ class Segment:
         """Without suffix."""
         return f"{self.identity.first_index:020d}-{self.identity.base_offset:020d}"
 
-    def has_room(self, size: int) -> bool:
-        return (
-            self.length + size <= self.shape.data_bytes_max
-            and (self.count + 1) * ROW_BYTES <= self.shape.rows_bytes_max
-            and self.next_offset - self.identity.base_offset <= OFFSET_DELTA_MAX
-        )
+    def extend(self, placed: Sequence[Placed], start: int, synced: int) -> int:
+        """Take in the batches from `start` on, each with a row at the end of `rows`, until one finds no room.
 
-    def append(self, size: int, records: int, timestamp: int, term: int, crc: int, kind: int, synced: int) -> bytes:
-        """Take the next batch in; returns its row."""
+        Returns how many were taken. One call for all that comes together: this is what an append costs.
+        """
         assert self.rows is not None, "a closed segment takes no entry"
-        if timestamp > self.newest_timestamp:
-            self.newest_timestamp = timestamp
-        if term != self.last_term:
-            self.term_starts.append((term, self.first_index + self.count, self.next_offset))
-        offset_delta = self.next_offset - self.identity.base_offset
-        row, self.chain = pack_row(
-            self.chain, offset_delta, self.length, self.newest_timestamp, term, crc, kind, synced
-        )  # fmt: skip
-        if kind:
-            self.controls.append(self.count)
-        self.rows += row
-        self.count += 1
-        self.length += size
-        self.next_offset += records
-        return row
+        rows, base_offset, first_count = self.rows, self.identity.base_offset, self.count
+        data_bytes_max, count_max = self.shape.data_bytes_max, self.shape.rows_bytes_max // ROW_BYTES
+        count, length, next_offset = first_count, self.length, self.next_offset
+        newest, chain, last_term = self.newest_timestamp, self.chain, self.last_term
+        for entry, _, (batch_length, crc, last_offset_delta, timestamp) in islice(placed, start, None):
+            end = length + LENGTH_END + batch_length
+            if end > data_bytes_max or count >= count_max or next_offset - base_offset > OFFSET_DELTA_MAX:
+                break
+            term, kind = entry.term, entry.kind
+            if timestamp > newest:
+                newest = timestamp
+            if term != last_term:
+                last_term = term
+                self.term_starts.append((term, entry.index, next_offset))
+            row, chain = pack_row(chain, next_offset - base_offset, length, newest, term, crc, kind, synced)
+            if kind:
+                self.controls.append(count)
+            rows += row
+            count += 1
+            length = end
+            next_offset += last_offset_delta + 1
+        self.count, self.length, self.next_offset = count, length, next_offset
+        self.newest_timestamp, self.chain = newest, chain
+        return count - first_count
 
     def cut(self, rows: Buffer, count: int) -> None:
         """Keep the first `count` entries. `rows` are the segment's, wherever they lie."""

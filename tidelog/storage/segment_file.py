@@ -1,14 +1,20 @@
 """The active segment's file as the writer sees it: two regions that grow, in blocks that exist already.
 
-Only the writer's thread comes here. A direct file takes whole blocks from aligned memory, so what is appended goes
-through a staging buffer, and the last, partial block of a region is kept and written again with what follows it. The
-bytes before stay the same in such a rewrite, so a torn one cannot harm them. An ordinary file takes the buffers as
-they are. Writing the same run again after a failure is harmless: every write names its position.
+Only the writer's thread comes here, and the syncer's to `sync`. A direct file takes whole blocks from aligned memory,
+so what is appended goes through a staging buffer, and the last, partial block of a region is kept and written again
+with what follows it. The bytes before stay the same in such a rewrite, so a torn one cannot harm them. An ordinary file
+takes the buffers as they are. Writing the same run again after a failure is harmless: every write names its position.
+
+A segment with little in it is an ordinary file first. A direct write waits for the disk, and into a hole also for the
+block that it needs, one write after the other; where a thousand quiet streams begin or wake, that is all the writer
+does. Through the page cache they cost nothing before the sync, and those of many files run at the same time. Once a
+segment holds more than BUFFERED_BYTES_MAX, or a part of a small one, it goes on as a direct file. Both handles are of
+one file: a sync of either covers what was written through both, and fails if writing any of it back did.
 """
 
 import mmap
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from tidelog import faults
 from tidelog.storage.disk import Buffer, Disk, File
@@ -19,9 +25,13 @@ from tidelog.storage.segment import (
     SETTLED_AT,
     TRAILER_BYTES,
     Segment,
+    SegmentShape,
     encode_header,
     encode_settled_mark,
 )
+
+BUFFERED_BYTES_MAX = 1 << 20
+BUFFERED_PART = 8  # at most this part of a segment
 
 
 class Staging:
@@ -80,9 +90,13 @@ class _Region:
 
 
 class SegmentFile:
-    def __init__(self, file: File, segment: Segment) -> None:
+    def __init__(self, file: File, segment: Segment, open_direct: Callable[[], File] | None = None) -> None:
+        """`open_direct` opens an ordinary file as a direct one, which it shall become when it holds much."""
         shape = segment.shape
         self._file = file
+        self._open_direct = open_direct
+        self._buffered: File | None = None
+        """The handle from before; it stays open, since a sync may be under way."""
         self._identity = segment.identity
         self._shape = shape
         self._data = _Region(0)
@@ -99,6 +113,9 @@ class SegmentFile:
         rows: Sequence[Buffer],
         staging: Staging,
     ) -> None:
+        if self._open_direct is not None and position + sum(map(len, data)) > buffered_bytes_max(self._shape):
+            self._buffered, self._file = self._file, self._open_direct()
+            self._open_direct = None
         if faults.ARMED:
             self._fail(position, data, rows_position, rows, staging)
         self._data.write(self._file, position, data, staging)
@@ -144,19 +161,30 @@ class SegmentFile:
 
     def close(self) -> None:
         self._file.close()
+        if self._buffered is not None:
+            self._buffered.close()
+
+
+def buffered_bytes_max(shape: SegmentShape) -> int:
+    return min(BUFFERED_BYTES_MAX, shape.data_bytes_max // BUFFERED_PART)
 
 
 def create_segment_file(disk: Disk, folder: str, segment: Segment, staging: Staging) -> SegmentFile:
     """Begin the segment: in the prepared file of its sequence when there is one, in a new sparse one otherwise."""
     path = os.path.join(folder, segment.active_name)
     prepared = disk.exists(path)
-    file = disk.open_write(path, direct=True)
+    file = disk.open_write(path)
     try:
         if not prepared or file.size() != segment.shape.file_bytes:
             file.truncate(segment.shape.file_bytes)
             file.sync()
             disk.sync_directory(folder)
-        segment_file = SegmentFile(file, segment)
+        if file.written_until(0, segment.shape.file_bytes):  # its blocks are there: no reason to wait
+            file.close()
+            file = disk.open_write(path, direct=True)
+            segment_file = SegmentFile(file, segment)
+        else:
+            segment_file = SegmentFile(file, segment, lambda: disk.open_write(path, direct=True))
         segment_file.write_header(staging)
     except OSError:
         file.close()
@@ -166,4 +194,7 @@ def create_segment_file(disk: Disk, folder: str, segment: Segment, staging: Stag
 
 def open_segment_file(disk: Disk, folder: str, segment: Segment) -> SegmentFile:
     """Go on with a segment that recovery found."""
-    return SegmentFile(disk.open_write(os.path.join(folder, segment.active_name), direct=True), segment)
+    path = os.path.join(folder, segment.active_name)
+    if segment.length <= buffered_bytes_max(segment.shape):
+        return SegmentFile(disk.open_write(path), segment, lambda: disk.open_write(path, direct=True))
+    return SegmentFile(disk.open_write(path, direct=True), segment)

@@ -5,7 +5,7 @@ ever. Therefore clients' records are to be refused a little earlier: with less t
 Replication goes on, since what a leader has accepted already must come through, and so do entries of our own, which
 are small. Files are not written ahead into the reserve, and those kept for reuse are given back.
 
-A disk that cannot be measured is never short.
+A disk that cannot be measured is never short, and as good as any other of its kind.
 """
 
 from tidelog.storage.disk import Disk, MeasuredDisk
@@ -19,12 +19,15 @@ class Space:
         self._directory = directory
         self._reserve_bytes = reserve_bytes
         self.short = False
+        self.free_bytes = 1
+        """As it was last measured."""
         self.measure()
 
     def measure(self) -> None:
         """Look again; cheap enough for every group commit. Enough is a quarter more than too little: no flapping."""
         if self._disk is not None:
             free, size = self._disk.space(self._directory)
+            self.free_bytes = free
             reserve = min(self._reserve_bytes, size // RESERVE_PART)
             self.short = free < (reserve * 5 // 4 if self.short else reserve)
 

@@ -1,8 +1,8 @@
-"""The storage of one node: its data directory, the logs and votes of its streams, and the writer that serves them all.
+"""One data directory: the logs and votes of its streams, and the writer that serves them all.
 
     <directory>/
       lock                    held by the process that works here
-      node.json               format version, and the directory's own id
+      node.json               format version, the directory's own id, whose it is (see `node_file`)
       votes                   terms and votes (see `hard_states`)
       pool/                   files waiting to be reused (see `pool`)
       streams/<number>/       one folder a stream: stream.json and its segments
@@ -11,6 +11,8 @@
 Several threads meet here, and only here. The loop owns the store and its logs. The writer's two threads call
 `run_write` and `run_sync`, the housekeeper's calls `run_housekeeping`; all leave their results in queues that the loop
 empties with `deliver`. A simulator calls them in turn.
+
+A node has one of these for each of its folders (see `folders`).
 """
 
 import os
@@ -18,19 +20,19 @@ import random
 import uuid
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 from tidelog.storage.disk import Disk, File, run_together
-from tidelog.storage.errors import DirectoryLockedError, FormatVersionError, StorageError
+from tidelog.storage.errors import DirectoryLockedError, StorageError
 from tidelog.storage.hard_states import HardStates, StoredVote
 from tidelog.storage.housekeeping import Housekeeper
+from tidelog.storage.node_file import NodeFile, read_node_file, write_node_file
 from tidelog.storage.pool import FilePool
 from tidelog.storage.readers import SegmentReaders
 from tidelog.storage.recovery import recover_stream
 from tidelog.storage.segment_file import Staging
 from tidelog.storage.settings import StorageSettings
-from tidelog.storage.small_file import encode_json, read_json, replace_file
 from tidelog.storage.space import Space
 from tidelog.storage.stream_log import RecoveredLog, StreamLog, Surroundings
 from tidelog.storage.stream_state import STATE_NAME, Floor, StreamState
@@ -38,8 +40,6 @@ from tidelog.storage.tail_cache import TailCache
 from tidelog.storage.transfer import Filling, Manifest
 from tidelog.storage.writer import GroupCommitWriter
 
-FORMAT = 1
-NODE_NAME = "node.json"
 POOL_TASKS = "pool"  # housekeeping that belongs to no stream's folder
 NO_VOTE_YET = StoredVote(0, None)
 
@@ -52,11 +52,36 @@ class Delivered:
     votes: list[tuple[int, StoredVote]] = field(default_factory=list[tuple[int, StoredVote]])
 
 
+@dataclass(frozen=True, slots=True)
+class SharedMemory:
+    """What the folders of a node have in common: memory is the node's, not a disk's."""
+
+    cache: TailCache
+    readers: SegmentReaders
+
+    @staticmethod
+    def of(disk: Disk, settings: StorageSettings) -> "SharedMemory":
+        return SharedMemory(TailCache(settings.tail_cache_bytes), SegmentReaders(disk, settings.readers_max))
+
+
 class Store:
-    def __init__(self, disk: Disk, directory: str, settings: StorageSettings, rng: random.Random) -> None:
-        """Open the directory, making it when it is empty, and recover what it holds."""
+    def __init__(
+        self,
+        disk: Disk,
+        directory: str,
+        settings: StorageSettings,
+        rng: random.Random,
+        memory: SharedMemory | None = None,
+        first: str = "",
+    ) -> None:
+        """Open the directory, making it when it is empty, and recover what it holds.
+
+        `first` is the id of the node's first folder, if this is another one that may have to be made.
+        """
         self._disk = disk
-        self._directory = directory
+        self.directory = directory
+        self._memory = memory or SharedMemory.of(disk, settings)
+        self._first = first
         self._rng = rng
         self._callbacks: deque[Callable[[], None]] = deque()
         disk.make_directory(directory)
@@ -68,17 +93,16 @@ class Store:
             raise
 
     def _open(self, settings: StorageSettings) -> None:
-        disk, directory = self._disk, self._directory
-        new = _is_new(disk, directory)
-        self._hard_states = HardStates(disk, directory, new=new)
-        self.directory_id, self.cluster_id = _identity(disk, directory, self._rng)
+        disk, directory = self._disk, self.directory
+        found = read_node_file(disk, directory)
+        self._hard_states = HardStates(disk, directory, new=found is None)
+        self.node_file = self._identified(found)
         self._votes = self._hard_states.states()
         self.housekeeper = Housekeeper()
         self.writer = GroupCommitWriter(disk, self._hard_states, self.housekeeper, settings.staging_bytes)
         self.on_report: Callable[[], None] = lambda: (
             None
         )  # called by other threads when `deliver` has something to take
-        self._readers = SegmentReaders(disk, settings.readers_max)
         self._pool = FilePool(disk, os.path.join(directory, "pool"), settings.pool_files_max)
         self.space = Space(disk, directory, settings.reserve_bytes)
         self._pool_wanted = False  # its files are about to be given back to the full disk
@@ -87,8 +111,8 @@ class Store:
             writer=self.writer,
             housekeeper=self.housekeeper,
             pool=self._pool,
-            readers=self._readers,
-            cache=TailCache(settings.tail_cache_bytes),
+            readers=self._memory.readers,
+            cache=self._memory.cache,
             spare_staging=Staging(settings.staging_bytes),
             shape=settings.shape,
             space=self.space,
@@ -126,11 +150,29 @@ class Store:
 
     # The loop's side.
 
+    @property
+    def directory_id(self) -> str:
+        return self.node_file.directory
+
+    @property
+    def cluster_id(self) -> str:
+        return self.node_file.cluster
+
     def remember_cluster(self, cluster_id: str) -> None:
         """The cluster that this directory belongs to, from now on and for ever."""
-        self.cluster_id = cluster_id
-        content = {"format": FORMAT, "directory": self.directory_id, "cluster": cluster_id}
-        replace_file(self._disk, os.path.join(self._directory, NODE_NAME), encode_json(content))
+        self.remember(replace(self.node_file, cluster=cluster_id))
+
+    def remember(self, node_file: NodeFile) -> None:
+        write_node_file(self._disk, self.directory, node_file)
+        self.node_file = node_file
+
+    def _identified(self, found: NodeFile | None) -> NodeFile:
+        """The directory's id is drawn when it is made: another one is another disk."""
+        if found is not None and found.directory:
+            return found
+        drawn = NodeFile(f"{self._rng.getrandbits(128):032x}", first=self._first)
+        write_node_file(self._disk, self.directory, drawn)
+        return drawn
 
     def create_stream(
         self, stream: int, configuration: bytes, start_offset: int = 0, configuration_index: int = 0
@@ -151,7 +193,7 @@ class Store:
             configuration_index=configuration_index,
             configuration=configuration,
         )
-        log = StreamLog(self._folder(stream), RecoveredLog(state, [], None, 0, [], 0, None), self._around, new=True)
+        log = StreamLog(self.path_of(stream), RecoveredLog(state, [], None, 0, [], 0, None), self._around, new=True)
         self.streams[stream] = log
         return log
 
@@ -160,15 +202,20 @@ class Store:
         """Streams of which something was filled and not adopted, perhaps by an earlier process."""
         return sorted(int(name) for name in self._disk.list_directory(self._filling_folder) if name.isdecimal())
 
+    def has_left(self, stream: int) -> bool:
+        """Whether a part of a stream that is not here is: begun to be filled, or filled and not adopted."""
+        folders = (os.path.join(self._filling_folder, str(stream)), self.path_of(stream))
+        return stream not in self.streams and any(map(self._disk.exists, folders))
+
     def fill_stream(self, manifest: Manifest) -> Filling:
         """A filling of this stream, which goes on with what is there of it. Its calls belong in another thread."""
         self._check_absent(manifest.stream)
-        if self._disk.exists(self._folder(manifest.stream)):  # it was filled and finished once, but not wanted then
+        if self._disk.exists(self.path_of(manifest.stream)):  # it was filled and finished once, but not wanted then
             self.deleting.add(manifest.stream)
             self._remove_later(manifest.stream)
             self._check_absent(manifest.stream)
         folder = os.path.join(self._filling_folder, str(manifest.stream))
-        target, shape = self._folder(manifest.stream), self._around.shape
+        target, shape = self.path_of(manifest.stream), self._around.shape
         return Filling(self._disk, folder, target, manifest, shape, self._draw_uuid())
 
     def adopt_stream(self, filling: Filling) -> StreamLog:
@@ -176,7 +223,7 @@ class Store:
         self._check_absent(filling.stream)
         if filling.recovered is None:
             raise StorageError(f"stream {filling.stream} is not filled yet")
-        log = StreamLog(self._folder(filling.stream), filling.recovered, self._around)
+        log = StreamLog(self.path_of(filling.stream), filling.recovered, self._around)
         self.streams[filling.stream] = log
         return log
 
@@ -205,7 +252,7 @@ class Store:
         self._votes.pop(stream, None)
 
     def _remove_later(self, stream: int) -> None:
-        folder = self._folder(stream)
+        folder = self.path_of(stream)
 
         def remove() -> None:
             _remove_folder(self._disk, folder)
@@ -238,7 +285,7 @@ class Store:
 
     def close(self) -> None:
         """Let go of the directory. What waits to be written is not: run the writer first for a clean stop."""
-        self._readers.clear()
+        self._memory.readers.clear()
         self.writer.close()
         self._lock.close()
 
@@ -280,7 +327,7 @@ class Store:
         self._callbacks.append(callback)
         self.on_report()
 
-    def _folder(self, stream: int) -> str:
+    def path_of(self, stream: int) -> str:
         return os.path.join(self._streams_folder, str(stream))
 
 
@@ -289,28 +336,6 @@ def _lock(disk: Disk, directory: str) -> File:
         return disk.lock(os.path.join(directory, "lock"))
     except BlockingIOError:
         raise DirectoryLockedError(f"{directory} is in use by another process: stop that one first") from None
-
-
-def _is_new(disk: Disk, directory: str) -> bool:
-    """Whether the directory is yet to be made: `node.json` is written last. Refuses a format that is not ours."""
-    path = os.path.join(directory, NODE_NAME)
-    if not disk.exists(path):
-        return True
-    found = read_json(disk, path)["format"]
-    if found != FORMAT:
-        raise FormatVersionError(f"{directory} has format {found}; this version reads {FORMAT}")
-    return False
-
-
-def _identity(disk: Disk, directory: str, rng: random.Random) -> tuple[str, str]:
-    """(directory's id, cluster's id). The first is drawn when the directory is made: another one is another disk."""
-    path = os.path.join(directory, NODE_NAME)
-    known = read_json(disk, path) if disk.exists(path) else {}
-    if known.get("directory"):
-        return known["directory"], known.get("cluster", "")
-    drawn = f"{rng.getrandbits(128):032x}"
-    replace_file(disk, path, encode_json({"format": FORMAT, "directory": drawn}))
-    return drawn, ""
 
 
 def _remove_folder(disk: Disk, folder: str) -> None:

@@ -29,7 +29,7 @@ from tidelog.storage.index_file import encode_index
 from tidelog.storage.pool import FilePool
 from tidelog.storage.readers import Chunk, SegmentReader, SegmentReaders
 from tidelog.storage.rows import ROW_BYTES
-from tidelog.storage.segment import NO_LINK, Identity, Segment, SegmentShape, active_name
+from tidelog.storage.segment import NO_LINK, Facts, Identity, Placed, Segment, SegmentShape, active_name
 from tidelog.storage.segment_file import Staging
 from tidelog.storage.segment_view import SegmentView, view_of
 from tidelog.storage.segments import Segments
@@ -50,14 +50,10 @@ from tidelog.storage.writer import (
     Settle,
     WipeRows,
 )
-from tidelog.wire.batch import build_own_batch, read_facts, read_stamp, stamp
+from tidelog.wire.batch import LENGTH_END, build_own_batch, read_facts, read_stamp, stamp, unpack_facts
 
 CONTEXT_VERSION = 1
 # version, offset, log start, configuration's index, application's index, configuration's bytes
-_Facts = tuple[int, int, int, int]
-"""Of a batch: size, checksum, last offset delta, newest timestamp."""
-_Placed = tuple[Entry, Buffer, _Facts]
-"""An entry with its batch, whose stamp says that the two belong at the log's end."""
 _CONTEXT = struct.Struct(">BQQQQI")
 
 
@@ -135,8 +131,6 @@ class StreamLog:
         self.next_offset = recovered.segments[-1].next_offset if recovered.segments else floor.offset
         self.durable_index = self.last_index
         self._tail = Tail(self.last_index + 1)
-        self._run_data: list[Buffer] = []
-        self._run_rows: list[Buffer] = []
         self._writer.add_stream(self.stream, folder, recovered.active)
         for segment in recovered.segments[:-1]:
             self._closing(segment)()
@@ -167,17 +161,18 @@ class StreamLog:
             faults.hit("log.append")
         self._check_term(term, self._terms.last_term)
         index, offset = self.last_index, self.next_offset
-        placed: list[_Placed] = []
+        placed: list[Placed] = []
         for content in data:
             index += 1
             if kind is EntryKind.DATA:
                 facts = self._facts_of(content)
-                if facts[2] < 0:
+                delta = facts[2]
+                if delta < 0:
                     raise LogMismatchError(f"stream {self.stream}: a batch without records takes no offset")
                 batch = bytearray(content) if isinstance(content, bytes) else content
                 stamp(batch, offset, term)
                 placed.append((Entry(index, term, kind, batch), batch, facts))
-                offset += facts[2] + 1
+                offset += delta + 1
             else:
                 batch = build_own_batch(kind, content, offset, term)
                 placed.append((Entry(index, term, kind, content), batch, self._facts_of(batch)))
@@ -187,12 +182,12 @@ class StreamLog:
     def append_received(self, entries: Sequence[Entry]) -> None:
         self._take(self._placed(entries))
 
-    def _placed(self, entries: Sequence[Entry]) -> list[_Placed]:
+    def _placed(self, entries: Sequence[Entry]) -> list[Placed]:
         """The entries with their batches, each checked to have the place that it is stamped with.
 
         All before the first is taken in: a bad one must not leave half an append.
         """
-        placed: list[_Placed] = []
+        placed: list[Placed] = []
         next_index, next_offset, term = self.last_index + 1, self.next_offset, self._terms.last_term
         for entry in entries:
             if entry.kind is EntryKind.DATA:
@@ -217,59 +212,60 @@ class StreamLog:
         if term < before:
             raise LogMismatchError(f"stream {self.stream}: an entry of term {term} behind one of term {before}")
 
-    def _facts_of(self, batch: Buffer) -> _Facts:
-        facts = read_facts(batch)
-        size = facts[0]
-        if size != len(batch):
-            raise LogMismatchError(f"stream {self.stream}: a batch of {len(batch)} bytes says it has {size}")
+    def _facts_of(self, batch: Buffer) -> Facts:
+        facts = unpack_facts(batch)
+        size = len(batch)
+        if facts[0] + LENGTH_END != size:
+            raise LogMismatchError(f"stream {self.stream}: a batch of {size} bytes says it has {facts[0] + LENGTH_END}")
         if size > self._shape.data_bytes_max:
             raise BatchTooLargeError(f"a batch of {size} bytes; a segment holds {self._shape.data_bytes_max}")
         return facts
 
-    def _take(self, placed: Sequence[_Placed]) -> None:
-        """Give the entries their place in memory, and their bytes to the runs that go to the writer."""
-        segment = self._segments.last
-        synced = self._rows_synced(segment)
-        term = self._terms.last_term
-        for entry, batch, (size, crc, last_offset_delta, timestamp) in placed:
-            if not segment.has_room(size):
-                self._end_run()
+    def _take(self, placed: Sequence[Placed]) -> None:
+        """Give the entries their place in memory, and their bytes to the writer: a run for each segment."""
+        taken = 0
+        while taken < len(placed):
+            segment = self._segments.last
+            terms, own = len(segment.term_starts), len(segment.controls)
+            count = segment.extend(placed, taken, self._rows_synced(segment))
+            for start in segment.term_starts[terms:]:
+                self._terms.add(*start)
+            run = placed if count == len(placed) else placed[taken : taken + count]
+            if len(segment.controls) > own:
+                self._learn_configurations(run)
+            self._submit_run(segment, run)
+            taken += count
+            if taken < len(placed):
                 if segment.count:
                     self._begin_segment()
                 else:  # made when segments were smaller: two segments must not begin at one index
                     self._drop_suffix(segment.first_index)
-                segment = self._segments.last
-                synced = self._rows_synced(segment)
-            if entry.term != term:
-                term = entry.term
-                self._terms.add(term, entry.index, segment.next_offset)
-            row = segment.append(size, last_offset_delta + 1, timestamp, term, crc, entry.kind, synced)
-            self._run_data.append(batch)
-            self._run_rows.append(row)
+        self._around.cache.extend(self._tail, [entry for entry, _, _ in placed])
+        if not self._spare_asked and self._segments.last.length * 2 > self._shape.data_bytes_max:
+            self._want_spare()
+
+    def _learn_configurations(self, run: Sequence[Placed]) -> None:
+        for entry, _, _ in run:
             if entry.kind is EntryKind.CONFIGURATION and entry.index > self._configurations[0][0]:
                 self._configurations.append((entry.index, bytes(entry.data)))
-        self._around.cache.extend(self._tail, [entry for entry, _, _ in placed])
-        self._end_run()
-        if not self._spare_asked and segment.length * 2 > self._shape.data_bytes_max:
-            self._want_spare()
 
     def _rows_synced(self, segment: Segment) -> int:
         return max(0, self.durable_index - segment.identity.first_index + 1)
 
-    def _end_run(self) -> None:
-        """What the last segment took since the last run goes to the writer."""
-        segment = self._segments.last
+    def _submit_run(self, segment: Segment, run: Sequence[Placed]) -> None:
+        """What the last segment has just taken goes to the writer."""
         self.last_index, self.next_offset = segment.last_index, segment.next_offset
-        if not self._run_data:
+        if not run:
             return
-        size = sum(map(len, self._run_data))
-        rows_position = (segment.count - len(self._run_rows)) * ROW_BYTES
+        assert segment.rows is not None, "a segment that is appended to has its rows"
+        data = [batch for _, batch, _ in run]
+        size = sum(map(len, data))
+        rows_position = (segment.count - len(run)) * ROW_BYTES
         append = Append(
-            segment, segment.length - size, self._run_data, size, rows_position, self._run_rows,
+            segment, segment.length - size, data, size, rows_position, bytes(segment.rows[rows_position:]),
             self._generation, self.last_index,
         )  # fmt: skip
         self._writer.submit(self.stream, append)
-        self._run_data, self._run_rows = [], []
 
     def settle(self) -> None:
         """The stream is at rest: mark what is durable, so that damage to it cannot pass for an unfinished write."""
@@ -562,6 +558,9 @@ class StreamLog:
 
     def own_entries(self, first: int, last: int, kind: EntryKind | None = None) -> list[Entry]:
         """The entries first..last that are not records, in order: all, or those of one kind."""
+        newest = self._segments.last
+        if first >= newest.first_index + (newest.controls[-1] + 1 if newest.controls else 0):
+            return []  # asked with every commit, of entries that are nearly always records
         return [self.entries(index, index, 1)[0] for index in self._segments.own_indexes(first, last, kind)]
 
     def batch_headers(self, first: int, last: int) -> Iterator[tuple[int, Buffer]]:

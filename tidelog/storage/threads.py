@@ -3,6 +3,8 @@
 A thread whose work fails reports it once and ends; the node must then stop (see `writer`).
 """
 
+import contextlib
+import queue
 import threading
 from collections.abc import Callable
 
@@ -18,18 +20,21 @@ class _Worker:
     def __init__(self, name: str, work: Callable[[], bool], failed: Callable[[BaseException], None]) -> None:
         self._work = work
         self._failed = failed
-        self._woken = threading.Event()
+        self._calls: queue.SimpleQueue[None] = queue.SimpleQueue()  # all in C, where an Event takes Python's time
+        self._called = False
         self._stopping = False
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
 
     def wake(self) -> None:
-        self._woken.set()
+        if not self._called:  # one call is enough, however many want it
+            self._called = True
+            self._calls.put(None)
 
     def stop(self) -> None:
         """End once there is nothing left to do."""
         self._stopping = True
-        self._woken.set()
+        self._calls.put(None)
         self._thread.join()
 
     def _run(self) -> None:
@@ -39,8 +44,9 @@ class _Worker:
                 held_up = self._work()
                 if stopping:
                     return
-                self._woken.wait(FULL_DISK_RETRY_S if held_up else None)
-                self._woken.clear()
+                with contextlib.suppress(queue.Empty):  # then it is time to try again
+                    self._calls.get(timeout=FULL_DISK_RETRY_S if held_up else None)
+                self._called = False  # from here on a call is for what is done next
         except BaseException as error:  # noqa: BLE001 - whatever ended the thread must not go unnoticed
             self._failed(error)
 
@@ -72,7 +78,8 @@ class StorageThreads:
     def _write(self) -> bool:
         writer = self._store.writer
         tried_held = False
-        self._store.mind_space()
+        if not writer.has_work:
+            self._store.mind_space()  # every group does, but there may be none
         while writer.has_work or (writer.has_held_work and not tried_held):
             tried_held = True
             if writer.written_groups >= WRITTEN_GROUPS_MAX:

@@ -4,30 +4,30 @@ Recovery decides whether a node would start (see `recovery`), on a disk where it
 the newest segment whole, but closed ones by their index, so here every batch of those is read too and held against its
 row.
 
-One report for the directory itself (its version, the journal of votes) and one for each stream. What a crash may leave
-and a start puts in order is no damage; it is listed as `pending`.
+One report for each directory itself (its version, the journal of votes, whether it belongs with the others) and one for
+each stream. What a crash may leave and a start puts in order is no damage; it is listed as `pending`.
 """
 
 import os
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 
 from tidelog.storage.disk import Disk, File
 from tidelog.storage.dry_disk import DryDisk
 from tidelog.storage.errors import CorruptDataError, DirectoryLockedError, StorageError
+from tidelog.storage.folders import folder_problems, two_places
 from tidelog.storage.hard_states import HardStates
 from tidelog.storage.index_file import ROWS_AT, decode_index
+from tidelog.storage.node_file import NAME, NodeFile, read_node_file
 from tidelog.storage.recovery import recover_stream
 from tidelog.storage.rows import ROW_BYTES, row_at
 from tidelog.storage.scan import Window, take_batch
 from tidelog.storage.segment import INDEX_SUFFIX, LOG_SUFFIX, Segment, SegmentShape
 from tidelog.storage.settings import StorageSettings
-from tidelog.storage.small_file import read_file, read_json
+from tidelog.storage.small_file import read_file
 from tidelog.storage.stream_log import RecoveredLog
 from tidelog.storage.stream_state import STATE_NAME
 from tidelog.wire.batch import CorruptBatchError
-
-FORMAT = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,16 +42,46 @@ class Report:
     first_index: int = 0
     start_offset: int = 0
     next_offset: int = 0
+    absent: bool = False  # what is there is a leftover, and no stream
     problems: tuple[str, ...] = ()
     pending: tuple[str, ...] = ()  # what the next start would put in order
+
+
+def verify_directories(
+    disk: Disk,
+    directories: Sequence[str],
+    settings: StorageSettings | None = None,
+    streams: frozenset[int] | None = None,
+) -> Iterator[Report]:
+    """All folders of one node. What is wrong with them together is in the first report."""
+    files = [_node_file(disk, directory) for directory in directories]
+    together = [] if None in files else folder_problems(directories, files)
+    seen: dict[int, str] = {}
+    for directory in directories:
+        for report in verify_directory(disk, directory, settings, streams):
+            problems = list(report.problems)
+            if report.stream is None:
+                problems, together = problems + together, []
+            elif not report.absent:
+                other = seen.setdefault(report.stream, directory)
+                problems += [two_places(report.stream, other, directory)] if other != directory else []
+            yield replace(report, problems=tuple(problems))
+
+
+def _node_file(disk: Disk, directory: str) -> NodeFile | None:
+    """None: it is damaged, which the folder's own report says."""
+    try:
+        return read_node_file(disk, directory)
+    except StorageError:
+        return None
 
 
 def verify_directory(
     disk: Disk, directory: str, settings: StorageSettings | None = None, streams: frozenset[int] | None = None
 ) -> Iterator[Report]:
     """Reports, as they are made: the directory's first, then one for each stream, or for those of `streams`."""
-    if not disk.exists(os.path.join(directory, "node.json")):
-        raise StorageError(f"{directory} is no data folder: it has no node.json")
+    if not disk.exists(os.path.join(directory, NAME)):
+        raise StorageError(f"{directory} is no data folder: it has no {NAME}")
     lock = _lock(disk, directory)
     try:
         yield _verify_node(disk, directory)
@@ -75,9 +105,7 @@ def _verify_node(disk: Disk, directory: str) -> Report:
     dry = DryDisk(disk)
     problems: list[str] = []
     try:
-        found = read_json(disk, os.path.join(directory, "node.json"))["format"]
-        if found != FORMAT:
-            problems.append(f"{directory} has format {found}; this version reads {FORMAT}")
+        read_node_file(disk, directory)
         HardStates(dry, directory, new=False).close()
     except StorageError as error:
         problems.append(str(error))
@@ -88,7 +116,9 @@ def _verify_node(disk: Disk, directory: str) -> Report:
 
 def verify_stream(disk: Disk, folder: str, stream: int, shape: SegmentShape) -> Report:
     if not disk.exists(os.path.join(folder, STATE_NAME)):
-        return Report(folder, stream, pending=(f"remove {folder}: the stream was not created, or is deleted",))
+        return Report(
+            folder, stream, absent=True, pending=(f"remove {folder}: the stream was not created, or is deleted",)
+        )
     dry = DryDisk(disk)
     problems: dict[str, None] = {}  # in order, each once: recovery and the reading below may find the same
     recovered: RecoveredLog | None = None

@@ -12,14 +12,14 @@ Faults:
 * any other failed write, and any failed sync, ends the writer for good: `WriterFailedError`, and the node must stop. A
   sync that failed is never tried again, since the kernel may have dropped the very pages it could not write.
 
-Cost: a copy of the data into aligned memory, two writes and one sync a dirty stream and group.
+Cost: a copy of the data into aligned memory, two writes and one sync a dirty stream and group. A new stream: one sync
+of its state, then one of its folder beside that of its first entries; and one of the folder that holds all streams.
 """
 
 import os
 import threading
 from collections import deque
-from collections.abc import Callable, Generator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
@@ -29,7 +29,6 @@ from tidelog.storage.disk import Buffer, Disk, run_together
 from tidelog.storage.errors import StorageError, SyncFailedError, WriterFailedError
 from tidelog.storage.hard_states import HardStates, StoredVote
 from tidelog.storage.housekeeping import DISK_FULL, Housekeeper, cut_file
-from tidelog.storage.rows import ROW_BYTES
 from tidelog.storage.segment import INDEX_SUFFIX, LOG_SUFFIX, Segment, SegmentShape
 from tidelog.storage.segment_file import SegmentFile, Staging, create_segment_file, open_segment_file
 from tidelog.storage.small_file import rename_into_place, replace_file
@@ -75,7 +74,7 @@ class Append:
     data: Sequence[Buffer]
     data_bytes: int
     rows_position: int
-    rows: Sequence[Buffer]
+    rows: bytes
     generation: int
     last_index: int
 
@@ -150,6 +149,7 @@ class _Group:
 
     files: Sequence[SegmentFile]
     completions: Sequence[Completion]
+    folders: Sequence[str]  # with the names of new streams and of their files
 
 
 @dataclass(slots=True)
@@ -170,11 +170,30 @@ class _Channel:
         return isinstance(self.held[0], Create) and not isinstance(self.held[-1], Close)
 
 
+class _FatalErrors:
+    """After a failure nothing is written, synced or reported any more."""
+
+    def __init__(self, housekeeper: Housekeeper) -> None:
+        self._housekeeper = housekeeper
+
+    def __enter__(self) -> None:
+        failure = self._housekeeper.failure
+        if failure is not None:
+            raise WriterFailedError(f"the writer has stopped: {failure}") from failure
+
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+        # Whatever it was: operations that were taken are lost with it.
+        if isinstance(error, Exception) and not isinstance(error, WriterFailedError):
+            self._housekeeper.failure = error
+            raise WriterFailedError(f"a write or sync failed, what the disk holds is unknown: {error}") from error
+
+
 class GroupCommitWriter:
     def __init__(self, disk: Disk, hard_states: HardStates, housekeeper: Housekeeper, staging_bytes: int) -> None:
         self._disk = disk
         self._hard_states = hard_states
         self._housekeeper = housekeeper
+        self._fatal_errors = _FatalErrors(housekeeper)
         self._staging = Staging(staging_bytes)
         self._channels: dict[int, _Channel] = {}
         self._holding: dict[int, _Channel] = {}  # those with operations that a full disk keeps waiting
@@ -244,7 +263,7 @@ class GroupCommitWriter:
         with self._lock:
             waiting, self._waiting = self._waiting, {}
             votes, self._waiting_votes = self._waiting_votes, {}
-        with self._fatal_errors():
+        with self._fatal_errors:
             if faults.ARMED:
                 faults.hit("writer.before-write")
             self._write_votes(votes)
@@ -254,29 +273,17 @@ class GroupCommitWriter:
 
     def sync(self) -> None:
         """Make everything that has been written durable, and report it."""
-        with self._syncing, self._fatal_errors():
+        with self._syncing, self._fatal_errors:
             groups = [self._written.popleft() for _ in range(len(self._written))]
             if faults.ARMED:
                 faults.hit("writer.before-sync")
-            run_together(self._disk, [file.sync for file in dict.fromkeys(f for group in groups for f in group.files)])
+            calls = [file.sync for file in dict.fromkeys(f for group in groups for f in group.files)]
+            folders = dict.fromkeys(folder for group in groups for folder in group.folders)
+            run_together(self._disk, [*calls, *(partial(self._disk.sync_directory, folder) for folder in folders)])
             if faults.ARMED:
                 faults.hit("writer.after-sync")
             for group in groups:
                 self._reports.extend(group.completions)
-
-    @contextmanager
-    def _fatal_errors(self) -> Generator[None]:
-        """After a failure nothing is written, synced or reported any more."""
-        failure = self._housekeeper.failure
-        if failure is not None:
-            raise WriterFailedError(f"the writer has stopped: {failure}") from failure
-        try:
-            yield
-        except WriterFailedError:
-            raise
-        except Exception as error:  # whatever it was: operations that were taken are lost with it
-            self._housekeeper.failure = error
-            raise WriterFailedError(f"a write or sync failed, what the disk holds is unknown: {error}") from error
 
     def close(self) -> None:
         for channel in self._channels.values():
@@ -304,7 +311,7 @@ class GroupCommitWriter:
         for stream, operations in waiting.items():
             busy[stream] = self._channels[stream]
             busy[stream].held.extend(operations)
-        self._create_streams(busy)
+        folders = self._create_streams(busy)
         done = [(channel, *self._write_stream(channel)) for channel in busy.values()]
         files: list[SegmentFile] = []
         for channel in busy.values():
@@ -317,29 +324,38 @@ class GroupCommitWriter:
                 Completion(channel.stream, durable=durable, full=full, data_bytes=data_bytes)
                 for channel, durable, full, data_bytes in done
             ],
+            folders,
         )
 
-    def _create_streams(self, busy: dict[int, _Channel]) -> None:
-        """Make the files of new streams, many at a time; those that are too many stay for the next group."""
+    def _create_streams(self, busy: dict[int, _Channel]) -> list[str]:
+        """Make the files of new streams, many at a time; those that are too many stay for the next group.
+
+        Gives the folders that must be synced before anything of those streams is reported.
+        """
         new = [channel for channel in busy.values() if channel.is_new]
         for channel in new[CREATIONS_MAX:]:
             self._backlog[channel.stream] = busy.pop(channel.stream)
-        run_together(self._disk, [partial(self._create, channel) for channel in new[:CREATIONS_MAX]])
+        del new[CREATIONS_MAX:]
+        run_together(self._disk, [partial(self._create, channel) for channel in new])
+        made = [channel.folder for channel in new if isinstance(channel.held[0], Create) and not channel.held[0].error]
+        return [*made, *dict.fromkeys(map(os.path.dirname, made))]
 
     def _create(self, channel: _Channel) -> None:
-        """Every step can be repeated. Until the state file has its name, a restart takes the folder for a leftover."""
+        """Every step can be repeated. Until the state file has its name, a restart takes the folder for a leftover.
+
+        The names become durable with the group, in any order, and nothing of the stream counts before.
+        """
         create = channel.held[0]
         assert isinstance(create, Create)
         create.error = None
         try:
-            self._disk.make_directory(channel.folder)
+            self._disk.make_directory(channel.folder, durable=False)
             file = self._disk.open_write(os.path.join(channel.folder, create.active_name))
             try:
                 file.truncate(create.shape.file_bytes)  # durable with the header that the group will write
             finally:
                 file.close()
             rename_into_place(self._disk, os.path.join(channel.folder, STATE_NAME), create.content)
-            self._disk.sync_directory(channel.folder)
         except OSError as error:
             create.error = error
 
@@ -387,7 +403,7 @@ class GroupCommitWriter:
     def _take_run(self, channel: _Channel, first: Append, bytes_max: int) -> list[Append]:
         """The appends that follow each other in one segment: they become one write, of `bytes_max` if it can be."""
         run = [first]
-        position, rows_position = first.position + first.data_bytes, first.rows_position + len(first.rows) * ROW_BYTES
+        position, rows_position = first.position + first.data_bytes, first.rows_position + len(first.rows)
         for operation in islice(channel.held, 1, None):
             if not isinstance(operation, Append) or operation.segment is not first.segment:
                 break
@@ -397,7 +413,7 @@ class GroupCommitWriter:
                 break  # a truncation lies between them
             run.append(operation)
             position += operation.data_bytes
-            rows_position += len(operation.rows) * ROW_BYTES
+            rows_position += len(operation.rows)
         return run
 
     def _append(self, channel: _Channel, run: list[Append]) -> None:
@@ -407,7 +423,7 @@ class GroupCommitWriter:
             run[0].position,
             [buffer for append in run for buffer in append.data],
             run[0].rows_position,
-            [row for append in run for row in append.rows],
+            [append.rows for append in run],
             self._staging,
         )
 

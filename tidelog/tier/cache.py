@@ -8,6 +8,8 @@
 * Content is handed out whole, as memory: nothing that is evicted can be pulled away from under a reader.
 * Unless a cache `keeps_first`, only what is loaded a second time goes to disk: one who reads through history once would
   fill the disk with what nobody wants again, and make those wait who need it.
+* Such files are written one at a time, each until it is on the disk, and what comes meanwhile is not kept: a burst of
+  writes that the kernel has put off would make those wait who sync a log to the same disk.
 * A disk that is full or broken makes the cache useless, not the node: content is then served from memory alone.
 
 Everything here runs on the event loop; files are touched in threads.
@@ -242,7 +244,7 @@ class DiskCache:
 
     def _write(self, name: str, content: Buffer) -> None:
         size = len(content) + _CRC.size
-        if size > self._max:
+        if size > self._max or (self._writing and not self._keeps_first):
             return
         writing = asyncio.get_running_loop().run_in_executor(self._executor, self._write_file, name, content)
         self._writing.add(writing)
@@ -263,6 +265,8 @@ class DiskCache:
             with open(path + TEMPORARY, "wb") as file:
                 file.write(content)
                 file.write(_CRC.pack(crc32c(content)))
+                file.flush()
+                os.fdatasync(file.fileno())
             os.replace(path + TEMPORARY, path)
         except OSError as error:
             self._say_broken(error)

@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from concurrent.futures import Executor
 from dataclasses import dataclass
+from typing import Protocol
 
 from crc32c import crc32c
 
@@ -20,13 +21,21 @@ from tidelog.tier.layout import CHUNK_BYTES, INDEXES, LOG, ChunkRow, PackedIndex
 from tidelog.tier.metadata import RemoteSegment
 from tidelog.tier.sealing import Seal
 from tidelog.tier.store import ObjectStore
-from tidelog.wire.batch import LENGTH_END, CorruptBatchError, check_batch
+from tidelog.wire.batch import LENGTH_END, BatchHeader, CorruptBatchError, check_batch
 
 BATCH_BYTES_MAX = 128 << 20  # `max.message.bytes` allows half of it
 
 Buffer = bytes | bytearray | memoryview
 ReadFile = Callable[[int, int], bytes]
 """(position, length) of the local file; called in a thread."""
+
+
+class Followed(Protocol):
+    """Is told of every batch that passes, in order, and makes the segment's producer snapshot of it."""
+
+    def passed(self, header: BatchHeader) -> None: ...
+
+    def encode(self) -> bytes: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +46,7 @@ class SegmentCopy:
     segment: RemoteSegment
     image: SegmentImage
     read: ReadFile
-    producers: bytes
+    follow: Callable[[], Followed]  # anew for each try
     seal: Seal
     chunk_bytes: int = CHUNK_BYTES
 
@@ -47,11 +56,14 @@ async def copy_segment(
 ) -> PackedIndex:
     """Put both objects. `pause` is called before so many bytes are sent, and waits as quotas demand."""
     chunks: list[ChunkRow] = []
+    producers = copy.follow()
     image, size = copy.image, copy.chunk_bytes
     count = -(-image.size // size)
 
     async def parts() -> AsyncIterator[Buffer]:
-        loop, checked = asyncio.get_running_loop(), BatchCheck(image.base_offset)
+        nonlocal producers
+        producers = copy.follow()
+        loop, checked = asyncio.get_running_loop(), BatchCheck(image.base_offset, producers.passed)
         chunks.clear()
         position = 0
         for number in range(count):
@@ -67,8 +79,8 @@ async def copy_segment(
     if faults.ARMED:
         faults.hit("tier.copy.log-put")
     index = PackedIndex(
-        image.base_offset, image.size, image.offsets, image.times, copy.producers, image.epochs, size, tuple(chunks),
-        copy.seal.header, about_segment(copy.place, copy.segment),
+        image.base_offset, image.size, image.offsets, image.times, producers.encode(), image.epochs, size,
+        tuple(chunks), copy.seal.header, about_segment(copy.place, copy.segment),
     )  # fmt: skip
     await store.put(copy.place.object_name(copy.segment, INDEXES), index.encode())
     return index
@@ -85,8 +97,9 @@ async def delete_segment(store: ObjectStore, place: StreamPlace, segment: Remote
 class BatchCheck:
     """Follows batches through pieces that end anywhere: each must be intact, and begin where the one before ends."""
 
-    def __init__(self, base_offset: int) -> None:
+    def __init__(self, base_offset: int, passed: Callable[[BatchHeader], None]) -> None:
         self._next_offset = base_offset
+        self._passed = passed
         self._rest = b""  # of a batch whose end has not come
 
     def feed(self, data: bytes) -> None:
@@ -108,6 +121,7 @@ class BatchCheck:
                 raise ObjectDamagedError(
                     f"the segment on disk has {header.base_offset} where {self._next_offset} belongs"
                 )
+            self._passed(header)
             self._next_offset += header.last_offset_delta + 1
             at += size
         self._rest = bytes(view[at:])

@@ -308,6 +308,7 @@ class StreamManifest:
     configs: Mapping[str, str]
     partitions: int  # of the topic
     segments: tuple[RemoteSegment, ...]  # the readable ones, by offset
+    deleted: bool = False  # with its topic: what is, or comes to be, in the folder is to go
 
     def encode(self) -> bytes:
         value = {
@@ -333,6 +334,8 @@ class StreamManifest:
                 for each in self.segments
             ],
         }
+        if self.deleted:
+            value["deleted"] = True
         text = json.dumps(value, sort_keys=True)
         return b"%s\n%08x\n" % (text.encode(), crc32c(text.encode()))
 
@@ -353,4 +356,7 @@ class StreamManifest:
             )
             for each in value["segments"]
         )  # fmt: skip
-        return cls(value["cluster_id"], place, value["start_offset"], value["configs"], value["partitions"], segments)
+        return cls(
+            value["cluster_id"], place, value["start_offset"], value["configs"], value["partitions"], segments,
+            value.get("deleted", False),
+        )  # fmt: skip

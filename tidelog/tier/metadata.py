@@ -11,6 +11,8 @@
 * A readable segment may be deleted only when the log start lies behind it. So a leader that takes a copy for failed,
   while its end is on the way into the log, deletes nothing that disks may rely on.
 * Readable segments do not overlap: a copy that finishes behind one that did the same work is refused.
+* A stream that mirrors another cluster's (`mirrored`) takes what that one's manifest says, and nothing else: nothing of
+  it is ever deleted, because every event that could lead there is refused.
 
 `start_offset` is the log start that clients see, as far as entries have moved it; `copied_until` the offset up to which
 everything that was not deleted is in the store. Neither falls.
@@ -32,6 +34,8 @@ from uuid import UUID
 from tidelog.tier.errors import LayoutError
 
 FORMAT = 1
+MIRROR_FORMAT = 2
+"""Of the snapshot of a stream that mirrors another."""
 EPOCHS_MAX = 0xFFFF
 
 _SEGMENT = struct.Struct(">16sBqqqqqiH")  # id, state, base, last, size, newest timestamp, event time, node, epochs
@@ -40,6 +44,8 @@ _EVENT = struct.Struct(">BB")
 _START = struct.Struct(">q")
 _MOVE = struct.Struct(">16sBq")
 _SNAPSHOT = struct.Struct(">BqqI")
+_MIRROR = struct.Struct(">qI")
+_LENGTH = struct.Struct(">I")
 
 
 class SegmentState(IntEnum):
@@ -81,6 +87,10 @@ class RemoteSegment:
     def next_offset(self) -> int:
         return self.last_offset + 1
 
+    @property
+    def newest_epoch(self) -> int:
+        return max(epoch for epoch, _ in self.epochs)
+
     def epoch_at(self, offset: int) -> int:
         return self.epochs[max(0, bisect_right(self.epochs, offset, key=_first_offset) - 1)][0]
 
@@ -105,40 +115,72 @@ class SegmentMoved:
 
 @dataclass(frozen=True, slots=True)
 class SegmentsAdopted:
-    """A stream that is made again from the store: everything at once, as a snapshot (`RemoteLog.encode`)."""
+    """A stream that is made again from the store: everything at once, as a snapshot (`RemoteLog.encode`).
+
+    `producers` are the idempotent ones as of the last segment's end, who may go on.
+    """
 
     snapshot: bytes
+    producers: bytes = b""
 
 
-Event = SegmentAdded | SegmentMoved | SegmentsAdopted
-_ADDED, _MOVED, _ADOPTED = 0, 1, 2
+@dataclass(frozen=True, slots=True)
+class SegmentsMirrored:
+    """What another cluster's manifest says of its stream: where that begins, and segments behind those known so far."""
+
+    start_offset: int
+    segments: tuple[RemoteSegment, ...]
+
+
+Event = SegmentAdded | SegmentMoved | SegmentsAdopted | SegmentsMirrored
+
+
+class _What(IntEnum):
+    """Numbers of the events."""
+
+    ADDED = 0
+    MOVED = 1
+    ADOPTED_ALONE = 2  # is read, and no longer written: before producers came with the segments
+    ADOPTED = 3
+    MIRRORED = 4
 
 
 def encode_event(event: Event) -> bytes:
     match event:
         case SegmentAdded(segment, log_start):
-            return _EVENT.pack(FORMAT, _ADDED) + _START.pack(log_start) + _encode_segment(segment)
+            return _EVENT.pack(FORMAT, _What.ADDED) + _START.pack(log_start) + _encode_segment(segment)
         case SegmentMoved(id_, state, event_ms):
-            return _EVENT.pack(FORMAT, _MOVED) + _MOVE.pack(id_.bytes, state, event_ms)
-        case SegmentsAdopted(snapshot):
-            return _EVENT.pack(FORMAT, _ADOPTED) + snapshot
+            return _EVENT.pack(FORMAT, _What.MOVED) + _MOVE.pack(id_.bytes, state, event_ms)
+        case SegmentsAdopted(snapshot, producers):
+            return _EVENT.pack(FORMAT, _What.ADOPTED) + _LENGTH.pack(len(producers)) + producers + snapshot
+        case SegmentsMirrored(start_offset, segments):
+            head = _EVENT.pack(FORMAT, _What.MIRRORED) + _MIRROR.pack(start_offset, len(segments))
+            return head + b"".join(map(_encode_segment, segments))
 
 
 def decode_event(content: bytes | bytearray | memoryview) -> Event:
     try:
         version, kind = _EVENT.unpack_from(content)
-        if version != FORMAT or kind not in (_ADDED, _MOVED, _ADOPTED):
-            raise LayoutError(f"an event of version {version}, kind {kind}")
-        if kind == _ADOPTED:
-            return SegmentsAdopted(bytes(content[_EVENT.size :]))
-        if kind == _MOVED:
-            id_, state, event_ms = _MOVE.unpack_from(content, _EVENT.size)
-            return SegmentMoved(UUID(bytes=id_), SegmentState(state), event_ms)
-        (log_start,) = _START.unpack_from(content, _EVENT.size)
-        segment, _ = _decode_segment(content, _EVENT.size + _START.size)
+        if version != FORMAT:
+            raise LayoutError(f"an event of version {version}; this one reads {FORMAT}")
+        at = _EVENT.size
+        match _What(kind):
+            case _What.ADDED:
+                (log_start,) = _START.unpack_from(content, at)
+                return SegmentAdded(_decode_segment(content, at + _START.size)[0], log_start)
+            case _What.MOVED:
+                id_, state, event_ms = _MOVE.unpack_from(content, at)
+                return SegmentMoved(UUID(bytes=id_), SegmentState(state), event_ms)
+            case _What.ADOPTED_ALONE:
+                return SegmentsAdopted(bytes(content[at:]))
+            case _What.ADOPTED:
+                behind = at + _LENGTH.size + _LENGTH.unpack_from(content, at)[0]
+                return SegmentsAdopted(bytes(content[behind:]), bytes(content[at + _LENGTH.size : behind]))
+            case _What.MIRRORED:
+                start_offset, count = _MIRROR.unpack_from(content, at)
+                return SegmentsMirrored(start_offset, tuple(_decode_segments(content, at + _MIRROR.size, count)))
     except (struct.error, ValueError) as error:
         raise LayoutError(f"an event about a remote segment that cannot be read: {error}") from None
-    return SegmentAdded(segment, log_start)
 
 
 class Outcome(Enum):
@@ -153,6 +195,8 @@ class RemoteLog:
     def __init__(self) -> None:
         self.start_offset = 0
         self.copied_until = 0
+        self.mirrored = False
+        """The segments are another cluster's, and all there is: nothing is on disks."""
         self._all: dict[UUID, RemoteSegment] = {}
         self._readable: list[RemoteSegment] = []  # by offset
 
@@ -162,17 +206,26 @@ class RemoteLog:
     @property
     def is_blank(self) -> bool:
         """Nothing was ever copied: there is nothing to keep in a snapshot."""
-        return not self._all and not self.copied_until
+        return not self._all and not self.copied_until and not self.mirrored
+
+    @property
+    def end_offset(self) -> int:
+        """Where a stream ends that mirrors another."""
+        return max(self.copied_until, self.start_offset)
 
     # Changing
 
     def apply(self, event: Event) -> Outcome:
+        if self.mirrored and not isinstance(event, SegmentsMirrored):
+            return Outcome.REFUSED  # the objects are not ours
         match event:
+            case SegmentsMirrored():
+                return self._mirror(event)
             case SegmentAdded():
                 return self._add(event)
             case SegmentMoved():
                 return self._move(event)
-            case SegmentsAdopted(snapshot):
+            case SegmentsAdopted(snapshot, _):
                 if not self.is_blank:
                     return Outcome.REFUSED
                 self.restore(snapshot)
@@ -181,6 +234,25 @@ class RemoteLog:
     def move_start(self, offset: int) -> None:
         """The log start has moved; never back."""
         self.start_offset = max(self.start_offset, offset)
+
+    def _mirror(self, event: SegmentsMirrored) -> Outcome:
+        if not (self.mirrored or self.is_blank):
+            return Outcome.REFUSED
+        outcome = Outcome.REPEATED if self.mirrored and event.start_offset <= self.start_offset else Outcome.APPLIED
+        self.mirrored = True
+        self.move_start(event.start_offset)
+        while self._readable and self._readable[0].next_offset <= self.start_offset:
+            del self._all[self._readable.pop(0).id]
+        for segment in event.segments:
+            if segment.base_offset < self.copied_until or segment.next_offset <= self.start_offset:
+                continue  # it is known, or gone
+            if self._readable and segment.base_offset != self.copied_until:
+                break  # there would be a hole: whoever reads the manifest again knows more
+            self._all[segment.id] = segment
+            self._readable.append(segment)
+            self.copied_until = segment.next_offset
+            outcome = Outcome.APPLIED
+        return outcome
 
     def _add(self, event: SegmentAdded) -> Outcome:
         segment = event.segment
@@ -257,25 +329,29 @@ class RemoteLog:
             if segment.newest_timestamp >= timestamp and segment.last_offset >= self.start_offset:
                 yield segment
 
+    def newest_epoch(self) -> int:
+        """The largest leader epoch in the store; -1: there is none."""
+        return max((segment.newest_epoch for segment in self._readable), default=-1)
+
     def epoch_at(self, offset: int) -> int | None:
         segment = self.find(offset)
         return None if segment is None else segment.epoch_at(offset)
 
     def end_of_epoch(self, epoch: int) -> tuple[int, int] | None:
         """(largest leader epoch <= `epoch` in the store, the offset where it ends); None when all are larger."""
+        spans = [each for segment in self._readable for each in segment.epochs]
+        ends = [first for _, first in spans[1:]] + [self.copied_until]
         found: tuple[int, int] | None = None
-        for segment in self._readable:
-            ends = [first for _, first in segment.epochs[1:]] + [segment.next_offset]
-            for (each, first), end in zip(segment.epochs, ends, strict=True):
-                if each > epoch:
-                    return None if found is None else (found[0], first)
+        for (each, _), end in zip(spans, ends, strict=False):
+            if each <= epoch and (found is None or each >= found[0]):  # in a stream made again, they may fall
                 found = (each, end)
         return found
 
     # Snapshots
 
     def encode(self) -> bytes:
-        head = _SNAPSHOT.pack(FORMAT, self.start_offset, self.copied_until, len(self._all))
+        version = MIRROR_FORMAT if self.mirrored else FORMAT
+        head = _SNAPSHOT.pack(version, self.start_offset, self.copied_until, len(self._all))
         return head + b"".join(map(_encode_segment, self._all.values()))
 
     def restore(self, content: bytes) -> None:
@@ -285,12 +361,10 @@ class RemoteLog:
             return
         try:
             version, self.start_offset, self.copied_until, count = _SNAPSHOT.unpack_from(content)
-            if version != FORMAT:
-                raise LayoutError(f"a snapshot of remote segments of version {version}; this one reads {FORMAT}")
-            at = _SNAPSHOT.size
-            for _ in range(count):
-                segment, at = _decode_segment(content, at)
-                self._all[segment.id] = segment
+            if version not in (FORMAT, MIRROR_FORMAT):
+                raise LayoutError(f"a snapshot of remote segments of version {version}; {MIRROR_FORMAT} is the newest")
+            self.mirrored = version == MIRROR_FORMAT
+            self._all = {each.id: each for each in _decode_segments(content, _SNAPSHOT.size, count)}
         except (struct.error, ValueError) as error:
             raise LayoutError(f"a snapshot of remote segments that cannot be read: {error}") from None
         finished = (each for each in self._all.values() if each.state is SegmentState.COPY_FINISHED)
@@ -326,6 +400,12 @@ def _decode_segment(content: bytes | bytearray | memoryview, at: int) -> tuple[R
         UUID(bytes=id_), base, last, size, newest, epochs, node, event_ms, SegmentState(state)
     )  # fmt: skip
     return segment, at + count * _EPOCH.size
+
+
+def _decode_segments(content: bytes | bytearray | memoryview, at: int, count: int) -> Iterator[RemoteSegment]:
+    for _ in range(count):
+        segment, at = _decode_segment(content, at)
+        yield segment
 
 
 def _base_offset(segment: RemoteSegment) -> int:

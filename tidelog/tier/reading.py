@@ -56,7 +56,7 @@ class RemoteReader:
         ring: KeyRing | None,
         ahead: int,
         executor: Executor,
-        fetched: Callable[[int], None],
+        fetched: Callable[[StreamPlace, int], None],
     ) -> None:
         """`ahead`: chunks fetched ahead of one who reads through. `fetched` is told of bytes that the store gave."""
         self._store = store
@@ -137,7 +137,7 @@ class RemoteReader:
         index = PackedIndex.decode(content)  # what is damaged must not get into the cache
         if index.base_offset != segment.base_offset or index.about.get("segment_id") != id_text(segment.id):
             raise ObjectDamagedError(f"{place.object_name(segment, INDEXES)} is the index of another segment")
-        self._fetched(len(content))
+        self._fetched(place, len(content))
         return content
 
     # Chunks
@@ -153,19 +153,18 @@ class RemoteReader:
         row = opened.index.chunks[number]
         name = opened.place.object_name(opened.segment, LOG)
         data = await self._store.read(name, row.position, row.length)
-        self._fetched(len(data))
-        if crc32c(data) != row.crc:
-            raise ObjectDamagedError(f"{name}, chunk {number}: its checksum does not fit")
-        if opened.seal.plain:
-            return data
-        size = opened.index.chunk_size(number)
+        self._fetched(opened.place, len(data))
+        # A chunk takes so long that producers would notice it on the loop; the thread lets go of the interpreter.
         loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._executor, opened.seal.open_chunk, number, data, size)
+        return await loop.run_in_executor(self._executor, _checked_chunk, opened, number, data)
 
     async def _range(self, opened: _Opened, start: int, end: int) -> list[memoryview]:
         size = opened.index.chunk_bytes
         numbers = range(start // size, -(-end // size))
-        chunks = await asyncio.gather(*(self._chunk(opened, number) for number in numbers))
+        if len(numbers) == 1:  # most often it is in memory: no task is needed to take it from there
+            chunks = [await self._chunk(opened, numbers[0])]
+        else:
+            chunks = await asyncio.gather(*(self._chunk(opened, number) for number in numbers))
         return [
             memoryview(chunk)[max(0, start - number * size) : end - number * size]
             for number, chunk in zip(numbers, chunks, strict=True)
@@ -236,6 +235,15 @@ class RemoteReader:
             return  # whoever needs it will meet the same error, and say so
         for number in range(min(count, len(opened.index.chunks))):
             self._prefetch(opened, number)
+
+
+def _checked_chunk(opened: _Opened, number: int, data: memoryview) -> Buffer:
+    """In a thread."""
+    row = opened.index.chunks[number]
+    if crc32c(data) != row.crc:
+        name = opened.place.object_name(opened.segment, LOG)
+        raise ObjectDamagedError(f"{name}, chunk {number}: its checksum does not fit")
+    return data if opened.seal.plain else opened.seal.open_chunk(number, data, opened.index.chunk_size(number))
 
 
 _ABSENT = object()

@@ -33,6 +33,8 @@ async def recoverable(store: ObjectStore, place: StreamPlace) -> RemoteLog:
     Raises ObjectMissingError when there is no manifest, TierError when an object is missing or of an unknown form.
     """
     manifest = StreamManifest.decode(await store.read_all(place.manifest))
+    if manifest.deleted:
+        return RemoteLog()
     names = {each.name for each in await store.objects(place.folder + "/")}
     log = RemoteLog()
     for segment in manifest.segments:
@@ -43,9 +45,20 @@ async def recoverable(store: ObjectStore, place: StreamPlace) -> RemoteLog:
             raise LayoutError(f"{place.object_name(segment, lacking[0])} is named by the manifest and not there")
     log.move_start(manifest.start_offset)
     behind = {parsed.base_offset: name for name in names if (parsed := _index_name(name)) is not None}
-    while (name := behind.get(log.copied_until)) is not None and log.copied_until > 0:
-        _adopt(log, segment_of(PackedIndex.decode(await store.read_all(name))))
+    end = log.copied_until or manifest.start_offset  # a manifest may be put before anything is finished
+    while (name := behind.get(end)) is not None:
+        segment = segment_of(PackedIndex.decode(await store.read_all(name)))
+        _adopt(log, segment)
+        end = segment.next_offset
     return log
+
+
+async def producers_of(store: ObjectStore, place: StreamPlace, log: RemoteLog) -> bytes:
+    """The idempotent producers as of the end of what is in the store."""
+    segment = log.find(log.copied_until - 1)
+    if segment is None:
+        return b""
+    return PackedIndex.decode(await store.read_all(place.object_name(segment, INDEXES))).producers
 
 
 def _index_name(name: str) -> ObjectName | None:

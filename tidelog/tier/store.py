@@ -1,11 +1,11 @@
-"""The object store, as tiering uses it: put, read a range, delete, list. A folder, S3 and compatibles, GCS, Azure.
+"""The object store, as tiering uses it: put, read a range, delete, list. A folder, S3 and its like, GCS, Azure, HDFS.
 
 Every call ends: it has a deadline, which grows with the bytes it moves, and a bounded number of tries with pauses
 that double and vary. What it could not do it says by name (`errors`). Every call can be repeated: putting an object
 again replaces it, deleting one that is not there is done already. A try that is given up may still take effect later;
 so names are never used for two things (a fresh id each try), and the scrubber finds what such a try has left.
 
-What a store has acknowledged is durable; for a local folder this module sees to that itself, with syncs.
+What a store has acknowledged is durable. Single tries are `backends`' and `hdfs`'.
 """
 
 import asyncio
@@ -17,23 +17,16 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequenc
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Protocol, TypeVar
-from urllib.parse import unquote, urlsplit
+from urllib.parse import SplitResult, unquote, urlsplit
 
-import obstore
-from obstore.exceptions import (
-    BaseError,
-    InvalidPathError,
-    NotSupportedError,
-    UnauthenticatedError,
-)
-from obstore.exceptions import PermissionDeniedError as DeniedError
+from obstore.exceptions import BaseError
 from obstore.store import LocalStore, from_url
 
+from tidelog.tier.backends import PART_BYTES, PARTS_AT_ONCE, Backend, Buffer, ObstoreBackend, StoredObject
 from tidelog.tier.errors import (
     LayoutError,
     ObjectMissingError,
     StoreError,
-    StoreRefusedError,
     StoreTimeoutError,
     StoreUnavailableError,
 )
@@ -42,11 +35,8 @@ log = logging.getLogger(__name__)
 
 _T = TypeVar("_T")
 
-PART_BYTES = 8 << 20  # of an upload in parts; S3 takes at most 10,000 of them
-PARTS_AT_ONCE = 2
-SCHEMES = ("file", "s3", "s3a", "gs", "az", "azure", "abfs", "abfss")
+SCHEMES = ("file", "s3", "s3a", "gs", "az", "azure", "abfs", "abfss", "webhdfs")
 
-Buffer = bytes | bytearray | memoryview
 Parts = Callable[[], AsyncIterator[Buffer]]
 """Makes the content anew for each try."""
 
@@ -68,13 +58,6 @@ class Patience:
 
     def deadline_s(self, size: int) -> float:
         return self.call_s + size / self.bytes_per_second_min
-
-
-@dataclass(frozen=True, slots=True)
-class StoredObject:
-    name: str
-    size: int
-    modified_ms: int
 
 
 class ObjectStore(Protocol):
@@ -102,25 +85,16 @@ class ObjectStore(Protocol):
 
 
 class RetriedStore:
-    """An `ObjectStore` over obstore."""
+    """An `ObjectStore` over one that does what it can at the first try."""
 
-    def __init__(
-        self, store: Any, patience: Patience, rng: random.Random, *, root: str | None = None, prefix: str = ""
-    ) -> None:
-        """`root` is the folder of a local store."""
-        self._store = store
+    def __init__(self, backend: Backend, patience: Patience, rng: random.Random) -> None:
+        self._backend = backend
         self._patience = patience
         self._rng = rng
-        self._root = root
-        self._prefix = prefix
         self.tries_failed = 0
 
     async def put(self, name: str, content: Buffer) -> None:
-        async def once() -> None:
-            await obstore.put_async(self._store, self._prefix + name, content, use_multipart=False)
-            await self._sync(name)
-
-        await self._tried(f"put {name}", once, len(content))
+        await self._tried(f"put {name}", lambda: self._backend.put(name, content), len(content))
 
     async def put_parts(self, name: str, parts: Parts) -> None:
         loop, patience = asyncio.get_running_loop(), self._patience
@@ -138,19 +112,13 @@ class RetriedStore:
 
         async def once() -> None:
             async with asyncio.timeout(part_s) as clock:
-                await obstore.put_async(
-                    self._store, self._prefix + name, watched(clock),
-                    chunk_size=PART_BYTES, max_concurrency=PARTS_AT_ONCE,
-                )  # fmt: skip
-                await self._sync(name)
+                await self._backend.put_parts(name, watched(clock))
 
         await self._tried(f"put {name}", once, None)
 
     async def read(self, name: str, position: int, length: int) -> memoryview:
         async def once() -> memoryview:
-            data = memoryview(
-                await obstore.get_range_async(self._store, self._prefix + name, start=position, length=length)
-            )
+            data = await self._backend.read(name, position, length)
             if len(data) != length:
                 raise StoreUnavailableError(f"{len(data)} bytes came")
             return data
@@ -158,43 +126,19 @@ class RetriedStore:
         return await self._tried(f"read {length} bytes at {position} of {name}", once, length)
 
     async def read_all(self, name: str) -> bytes:
-        async def once() -> bytes:
-            answer = await obstore.get_async(self._store, self._prefix + name)
-            return bytes(await answer.buffer_async())
-
-        return await self._tried(f"read {name}", once, 0)
+        return await self._tried(f"read {name}", lambda: self._backend.read_all(name), 0)
 
     async def delete(self, names: Sequence[str]) -> None:
         for name in names:
-
-            async def once(name: str = name) -> None:
-                with contextlib.suppress(FileNotFoundError):  # it is not there: that is what was asked for
-                    await obstore.delete_async(self._store, self._prefix + name)
-
-            await self._tried(f"delete {name}", once, 0)
+            with contextlib.suppress(ObjectMissingError):  # it is not there: that is what was asked for
+                await self._tried(f"delete {name}", lambda name=name: self._backend.delete(name), 0)
 
     async def objects(self, prefix: str) -> list[StoredObject]:
-        async def once() -> list[StoredObject]:
-            found: list[StoredObject] = []
-            async for page in obstore.list(self._store, (self._prefix + prefix).rstrip("/") or None):
-                for item in page:
-                    name = item["path"].removeprefix(self._prefix)
-                    found.append(StoredObject(name, item["size"], int(item["last_modified"].timestamp() * 1000)))
-            return found
-
-        return sorted(await self._tried(f"list {prefix}", once, 0), key=lambda each: each.name)
+        found = await self._tried(f"list {prefix}", lambda: self._backend.objects(prefix), 0)
+        return sorted(found, key=lambda each: each.name)
 
     async def folders(self, prefix: str) -> list[str]:
-        async def once() -> list[str]:
-            answer = await obstore.list_with_delimiter_async(self._store, (self._prefix + prefix).rstrip("/") or None)
-            return [folder.rstrip("/").rsplit("/", 1)[-1] for folder in answer["common_prefixes"]]
-
-        return sorted(await self._tried(f"list folders of {prefix}", once, 0))
-
-    async def _sync(self, name: str) -> None:
-        if self._root is not None:
-            path = os.path.join(self._root, name)
-            await asyncio.get_running_loop().run_in_executor(None, _sync_with_folders, self._root, path)
+        return sorted(await self._tried(f"list folders of {prefix}", lambda: self._backend.folders(prefix), 0))
 
     async def _tried(self, what: str, once: Callable[[], Awaitable[_T]], size: int | None) -> _T:
         """`size` None: the call watches its own time."""
@@ -205,7 +149,7 @@ class RetriedStore:
                 async with asyncio.timeout(None if size is None else patience.deadline_s(size)):
                     return await once()
             except (Exception, TimeoutError) as error:
-                named = _named(error, what)
+                named = self._named(error, what)
                 if named is None:
                     raise
                 self.tries_failed += 1
@@ -216,40 +160,22 @@ class RetriedStore:
             pause_s = min(pause_s * 2, patience.pause_s_max)
         raise AssertionError("the last try returns or raises")
 
-
-def _named(error: BaseException, what: str) -> StoreError | None:
-    """The error as one of ours; None for a fault of the program."""
-    text = str(error).partition("\n")[0] or repr(error)
-    match error:
-        case StoreError():
+    def _named(self, error: BaseException, what: str) -> StoreError | None:
+        """The error as one of ours; None for a fault of the program."""
+        text = str(error).partition("\n")[0] or repr(error)
+        if isinstance(error, StoreError):
             return type(error)(f"cannot {what}: {text}")
-        case FileNotFoundError():
-            return ObjectMissingError(f"cannot {what}: it is not there")
-        case TimeoutError():
+        if isinstance(error, TimeoutError):
             return StoreTimeoutError(f"cannot {what}: no answer in time")
-        case PermissionError() | DeniedError() | UnauthenticatedError() | InvalidPathError() | NotSupportedError():
-            return StoreRefusedError(f"cannot {what}: {text}")
-        case BaseError() | OSError():
-            return StoreUnavailableError(f"cannot {what}: {text}")
-        case _:
-            return None
-
-
-def _sync_with_folders(root: str, path: str) -> None:
-    """A file and the folders that name it, up to the store's root."""
-    while True:
-        descriptor = os.open(path, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
-        if path == root:
-            return
-        path = os.path.dirname(path)
+        kind = self._backend.kind_of(error)
+        if kind is ObjectMissingError:
+            text = "it is not there"
+        return None if kind is None else kind(f"cannot {what}: {text}")
 
 
 def open_store(url: str, options: Mapping[str, str], patience: Patience, rng: random.Random) -> RetriedStore:
-    """The store that a URL names: `file:///folder`, `s3://bucket/prefix`, `gs://…`, `az://container/prefix`.
+    """The store that a URL names: `file:///folder`, `s3://bucket/prefix`, `gs://…`, `az://container/prefix`,
+    `webhdfs://host:port/folder`.
 
     `options` go to the store's client as they are (`endpoint`, `region`, `allow_http`, …); keys and secrets it also
     takes from the environment, as its vendor's tools do.
@@ -257,14 +183,27 @@ def open_store(url: str, options: Mapping[str, str], patience: Patience, rng: ra
     parts = urlsplit(url)
     if parts.scheme not in SCHEMES:
         raise LayoutError(f"{url!r} is no object store; write one of {', '.join(f'{each}://' for each in SCHEMES)}")
-    if parts.scheme == "file":
-        if parts.netloc or not parts.path.strip("/"):
-            raise LayoutError(f"{url!r} names no folder; write file:/// and its whole path")
-        root = os.path.abspath(unquote(parts.path))
-        try:
-            return RetriedStore(LocalStore(root, mkdir=True, automatic_cleanup=True), patience, rng, root=root)
-        except (BaseError, OSError) as error:
-            raise LayoutError(f"{url}: {str(error).partition(chr(10))[0]}") from None
+    try:
+        match parts.scheme:
+            case "file":
+                backend = _folder(url, parts)
+            case "webhdfs":
+                backend = _hdfs(url, parts, options)
+            case _:
+                backend = _bucket(url, parts, options)
+    except (BaseError, ValueError, OSError) as error:
+        raise LayoutError(f"{url}: {str(error).partition(chr(10))[0]}") from None
+    return RetriedStore(backend, patience, rng)
+
+
+def _folder(url: str, parts: SplitResult) -> Backend:
+    if parts.netloc or not parts.path.strip("/"):
+        raise LayoutError(f"{url!r} names no folder; write file:/// and its whole path")
+    root = os.path.abspath(unquote(parts.path))
+    return ObstoreBackend(LocalStore(root, mkdir=True, automatic_cleanup=True), root=root)
+
+
+def _bucket(url: str, parts: SplitResult, options: Mapping[str, str]) -> Backend:
     client: dict[str, Any] = {"connect_timeout": timedelta(seconds=5), "timeout": timedelta(minutes=10)}
     config = dict(options)
     if config.pop("allow_http", "false") == "true":
@@ -273,11 +212,18 @@ def open_store(url: str, options: Mapping[str, str], patience: Patience, rng: ra
         raise LayoutError(f"{url!r} names no bucket")
     base = f"{parts.scheme}://{parts.netloc}"
     prefix = parts.path.strip("/")
+    store = from_url(base, config=config, client_options=client, retry_config={"max_retries": 0})  # type: ignore
+    return ObstoreBackend(store, prefix=f"{prefix}/" if prefix else "")
+
+
+def _hdfs(url: str, parts: SplitResult, options: Mapping[str, str]) -> Backend:
+    if not parts.netloc or not parts.path.strip("/"):
+        raise LayoutError(f"{url!r} names no host or no folder; write webhdfs://host:port/folder")
     try:
-        store = from_url(base, config=config, client_options=client, retry_config={"max_retries": 0})  # type: ignore
-    except (BaseError, ValueError) as error:
-        raise LayoutError(f"{url}: {str(error).partition(chr(10))[0]}") from None
-    return RetriedStore(store, patience, rng, prefix=f"{prefix}/" if prefix else "")
+        from tidelog.tier.hdfs import OpendalBackend, webhdfs_operator  # noqa: PLC0415 - an extra
+    except ImportError:
+        raise LayoutError(f"{url!r} needs the extra for HDFS: pip install tidelog[hdfs]") from None
+    return OpendalBackend(webhdfs_operator(parts.netloc, unquote(parts.path), options))
 
 
 def parse_options(text: str) -> dict[str, str]:

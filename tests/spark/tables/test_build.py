@@ -20,6 +20,7 @@ from tidelog.pikiwi.errors import DumpError
 from tidelog.pikiwi.keyspace import Keyspace, KeyspaceError
 from tidelog.pikiwi.position import Position
 from tidelog.pikiwi.resp import parse_command
+from tidelog.pikiwi.wal.readers import ReaderLimits, Readers
 from tidelog.spark.tables import load as load_module
 from tidelog.spark.tables.build import FIRST, BuildError, Limits, Step, build, open_state, source_name
 from tidelog.spark.tables.delta import DeltaFolder, TableError
@@ -288,6 +289,36 @@ def test_a_wal_that_was_cleaned_before_the_table_read_it_is_said_so(world: World
     world.source.begin(LATER)
     with pytest.raises(BuildError, match=r"stands at 0:\d+, the WAL begins at 9:0.*full sync"):
         world.build()
+
+
+def cleanable_to(world: World, ack: Position) -> Position:
+    """How far a receiver would clean the WAL."""
+    readers = Readers(world.source.config.checkpoint_path, ReaderLimits(1 << 30, 168))
+    return readers.clean_to(readers.marks(), "db0", LINEAGE, ack, wal_first=FIRST, file_bytes=1 << 20, full=False)
+
+
+def test_the_wal_is_kept_from_where_the_table_stands(world: World):
+    begin(world)
+    world.run(KEPT)
+    world.build()
+    stands = world.position
+    assert stands is not None
+    world.run([[b"INCR", b"counter"]])
+    assert cleanable_to(world, LATER) == stands
+    world.build()
+    now = world.position
+    assert cleanable_to(world, LATER) == now
+    assert now is not None
+    assert now > stands
+
+
+def test_the_wal_behind_a_dump_is_kept_while_the_dump_is_loaded(world: World):
+    begin(world)
+    world.run(KEPT)
+    world.full_sync(None)
+    with patch.object(load_module, "read_keys", side_effect=KeyboardInterrupt), pytest.raises(KeyboardInterrupt):
+        world.build()
+    assert cleanable_to(world, LATER) == world.source.wals["db0"].first_position
 
 
 def test_a_binlog_from_the_middle_needs_a_dump_or_consent(world: World):

@@ -328,6 +328,11 @@ async def _tier_recover(call: Call, content: Content) -> Content:
     return await tiers.recover(call, text_in(content, "topic"), deadline_ms)
 
 
+async def _tier_attach(call: Call, content: Content) -> Content:
+    deadline_ms = call.deadline_ms(number_in(content, "timeout_ms", TIMEOUT_MS))
+    return await tiers.attach(call, text_in(content, "source"), text_in(content, "topic"), deadline_ms)
+
+
 async def _fault(_call: Call, content: Content) -> Content:
     try:
         return faults.command(content)
@@ -364,4 +369,5 @@ METHODS: dict[str, Callable[[Call, Content], Awaitable[Content]]] = {
     "tier-scrub": _tier_scrub,
     "tier-check": _tier_check,
     "tier-recover": _tier_recover,
+    "tier-attach": _tier_attach,
 }

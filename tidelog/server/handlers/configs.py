@@ -9,6 +9,7 @@ from tidelog.cluster import TOPIC_CONFIGS, AlterNodeConfigs, AlterTopicConfigs, 
 from tidelog.server.handlers.call import Call
 from tidelog.server.settings import Settings, SettingsError, dotted, field_of
 from tidelog.server.topics import TopicError, check_configs, check_tiers, submit
+from tidelog.storage import Folder
 from tidelog.wire.errors import ErrorCode
 from tidelog.wire.messages import (
     AlterConfigsResponse,
@@ -204,22 +205,26 @@ def _command(call: Call, resource_type: int, name: str, changes: dict[str, str |
 
 
 def describe_log_dirs(call: Call) -> DescribeLogDirsResponse:
-    broker, asked = call.broker, call.request.topics
+    node, asked = call.broker.node, call.request.topics
     wanted = None if asked is None else {topic.topic: set(topic.partitions) for topic in asked}
-    topics: list[DescribeLogDirsTopic] = []
-    for topic in broker.state.topics.values():
-        if wanted is not None and topic.name not in wanted:
-            continue
-        held = DescribeLogDirsTopic(name=topic.name)
+    held: dict[int, tuple[str, DescribeLogDirsPartition]] = {}
+    for topic in call.broker.state.topics.values():
         for number, partition in enumerate(topic.partitions):
-            replica = broker.node.replicas.get(partition.stream)
-            if replica is not None and (wanted is None or number in wanted[topic.name]):
+            replica = node.replicas.get(partition.stream)
+            if replica is not None and (wanted is None or number in wanted.get(topic.name, ())):
                 size = replica.log.size_bytes
-                held.partitions.append(DescribeLogDirsPartition(partition_index=number, partition_size=size))
-        if held.partitions:
-            topics.append(held)
-    usage = shutil.disk_usage(broker.settings.data_dir)
-    result = DescribeLogDirsResult(
-        log_dir=broker.settings.data_dir, topics=topics, total_bytes=usage.total, usable_bytes=usage.free
+                found = DescribeLogDirsPartition(partition_index=number, partition_size=size)
+                held[partition.stream] = topic.name, found
+    return DescribeLogDirsResponse(results=[_log_dir(folder, held) for folder in node.folders])
+
+
+def _log_dir(folder: Folder, held: Mapping[int, tuple[str, DescribeLogDirsPartition]]) -> DescribeLogDirsResult:
+    """What lies in one folder, of the streams that were asked for."""
+    topics: dict[str, DescribeLogDirsTopic] = {}
+    for stream, (name, partition) in held.items():
+        if stream in folder.streams:
+            topics.setdefault(name, DescribeLogDirsTopic(name=name)).partitions.append(partition)
+    usage = shutil.disk_usage(folder.path)
+    return DescribeLogDirsResult(
+        log_dir=folder.path, topics=list(topics.values()), total_bytes=usage.total, usable_bytes=usage.free
     )
-    return DescribeLogDirsResponse(results=[result])

@@ -100,7 +100,7 @@ async def _offset_at(broker: "Broker", replica: Replica, timestamp: int) -> tupl
         case -2:
             return replica.start_offset, NONE
         case -4:
-            return replica.log.start_offset, NONE
+            return replica.local_start, NONE
         case -5:
             readable = remote.readable()
             return readable[-1].last_offset if readable else NONE, NONE
@@ -118,7 +118,7 @@ async def _offset_at(broker: "Broker", replica: Replica, timestamp: int) -> tupl
 
 async def _at_time_in_store(broker: "Broker", replica: Replica, timestamp: int) -> tuple[int, int] | None:
     """The first record at or after a time, if it is not on this disk."""
-    if broker.tiering is None or replica.start_offset == replica.log.start_offset:
+    if broker.tiering is None or replica.start_offset == replica.local_start:
         return None
     return await broker.tiering.first_at_time(replica, timestamp)
 
@@ -178,7 +178,7 @@ async def _epoch_end(
     # than the reader has read: one that is not ready, or that was deposed and does not know it yet.
     if not replica.ready or await current(replica, call.broker.now() + EPOCH_TIMEOUT_MS):
         answer.error_code = ErrorCode.NOT_LEADER_OR_FOLLOWER
-    elif asked.leader_epoch > replica.group.term:
+    elif asked.leader_epoch > max(replica.group.term, replica.remote.newest_epoch()):
         answer.error_code = ErrorCode.UNKNOWN_LEADER_EPOCH
     else:
         epoch, end = replica.end_of_term(asked.leader_epoch)
@@ -207,7 +207,7 @@ async def _delete(
     if isinstance(replica, ErrorCode):
         answer.error_code = replica
         return answer
-    if topic is not None and topic.internal:
+    if (topic is not None and topic.internal) or replica.config.attached:
         answer.error_code = ErrorCode.POLICY_VIOLATION
         return answer
     answer.error_code = await current(replica, deadline_ms)

@@ -6,11 +6,12 @@ names it: a misspelt one must not be ignored.
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 
 from tidelog.spark.errors import BadOption
 from tidelog.spark.kernel.offsets import EARLIEST, LATEST, Offsets, Partition, parse_assign, parse_offsets, parse_times
+from tidelog.spark.kernel.security_options import PLAINTEXT, SECURITY_OPTIONS, Security, security_of
 from tidelog.wire.compression import Codec
 
 Address = tuple[str, int]
@@ -20,18 +21,21 @@ REQUEST_BYTES_DEFAULT = 1 << 20
 DELIVERY_S_DEFAULT = 120.0
 REQUEST_S_DEFAULT = 30.0
 FETCH_BYTES_DEFAULT = 8 << 20
+RANGE_BYTES_DEFAULT = 64 << 20  # of history, that one task reads
 
-_SHARED = ("kafka.bootstrap.servers", "kafka.request.timeout.ms")
+TIER_OPTION = "tier.option."  # what follows goes to the store's client
+
+_SHARED = ("kafka.bootstrap.servers", "kafka.request.timeout.ms", *SECURITY_OPTIONS)
 _READ_ONLY = (
     "subscribe", "subscribePattern", "assign", "startingOffsets", "endingOffsets", "startingTimestamp",
     "startingOffsetsByTimestamp", "maxOffsetsPerTrigger", "minPartitions", "failOnDataLoss", "includeHeaders", "decode",
-    "columns", "kafka.max.partition.fetch.bytes",
+    "columns", "kafka.max.partition.fetch.bytes", "tier.path", "tier.keyRing", "tier.rangeBytes",
 )  # fmt: skip
 _WRITE_ONLY = (
     "topic", "checkpointLocation", "commitLocation", "kafka.max.request.size", "kafka.batch.size",
     "kafka.compression.type", "kafka.delivery.timeout.ms",
 )  # fmt: skip
-_READ = {name.lower(): name for name in _SHARED + _READ_ONLY}
+_READ = {name.lower(): name for name in _SHARED + _READ_ONLY} | {TIER_OPTION: f"{TIER_OPTION}…"}
 _WRITE = {name.lower(): name for name in _SHARED + _WRITE_ONLY} | {"path": "path", "queryname": "queryName"}
 
 
@@ -64,6 +68,18 @@ class Positions:
 
 
 @dataclass(frozen=True, slots=True)
+class TierOptions:
+    """The object store that history is read from."""
+
+    url: str
+    client: Mapping[str, str] = field(repr=False)
+    """Options of the store's client, secrets perhaps among them."""
+    key_ring: str | None
+    """A file where the tasks run; its content does not travel."""
+    range_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
 class ReadOptions:
     bootstrap: tuple[Address, ...]
     subscription: Subscription
@@ -78,6 +94,8 @@ class ReadOptions:
     columns: tuple[str, ...] | None
     fetch_bytes: int
     request_s: float
+    tier: TierOptions | None = None
+    security: Security = PLAINTEXT
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +109,7 @@ class WriteOptions:
     codec: Codec
     delivery_s: float
     request_s: float
+    security: Security = PLAINTEXT
 
 
 def read_options(given: Mapping[str, str], *, streaming: bool | None) -> ReadOptions:
@@ -115,6 +134,8 @@ def read_options(given: Mapping[str, str], *, streaming: bool | None) -> ReadOpt
         columns=_columns(options),
         fetch_bytes=options.number("kafka.max.partition.fetch.bytes", 1024) or FETCH_BYTES_DEFAULT,
         request_s=_seconds(options, "kafka.request.timeout.ms", REQUEST_S_DEFAULT),
+        tier=_tier(options),
+        security=security_of(options),
     )
 
 
@@ -138,6 +159,7 @@ def write_options(given: Mapping[str, str]) -> WriteOptions:
         codec=Codec[codec],
         delivery_s=_seconds(options, "kafka.delivery.timeout.ms", DELIVERY_S_DEFAULT),
         request_s=_seconds(options, "kafka.request.timeout.ms", REQUEST_S_DEFAULT),
+        security=security_of(options),
     )
 
 
@@ -146,12 +168,17 @@ class _Options:
 
     def __init__(self, given: Mapping[str, str], known: Mapping[str, str], what: str) -> None:
         self._given = {name.lower(): value for name, value in dict(given).items()}
-        if unknown := sorted(self._given.keys() - known.keys()):
+        named = {name for name in self._given if TIER_OPTION not in known or not name.startswith(TIER_OPTION)}
+        if unknown := sorted(named - known.keys()):
             raise BadOption(f"{what} has no option {', '.join(unknown)}; it has {', '.join(sorted(known.values()))}")
 
     def text(self, name: str) -> str | None:
         value = self._given.get(name.lower())
         return None if value is None else value.strip()
+
+    def beginning_with(self, prefix: str) -> dict[str, str]:
+        """The options whose names begin so, by the rest of their names."""
+        return {name.removeprefix(prefix): self._given[name] for name in self._given if name.startswith(prefix)}
 
     def number(self, name: str, least: int) -> int | None:
         text = self.text(name)
@@ -237,6 +264,19 @@ def _decode(options: _Options) -> Decode:
         return Decode(text.lower())
     except ValueError:
         raise BadOption(f"decode: {text!r}; there are {', '.join(way.value for way in Decode)}") from None
+
+
+def _tier(options: _Options) -> TierOptions | None:
+    url, client = options.text("tier.path"), options.beginning_with(TIER_OPTION)
+    if url is None:
+        lonely = [name for name in ("tier.keyRing", "tier.rangeBytes") if options.text(name) is not None]
+        if lonely or client:
+            raise BadOption(f"{', '.join(lonely or sorted(client))}: it means nothing without tier.path")
+        return None
+    if "://" not in url:
+        raise BadOption(f"tier.path: {url!r} is no store; write file:///folder, s3://bucket/prefix, gs://… or az://…")
+    range_bytes = options.number("tier.rangeBytes", 1 << 16) or RANGE_BYTES_DEFAULT
+    return TierOptions(url, client, options.text("tier.keyRing"), range_bytes)
 
 
 def _columns(options: _Options) -> tuple[str, ...] | None:

@@ -1,5 +1,7 @@
 """The rows that a task of the sink is handed, sorted by the partition they go to."""
 
+import itertools
+
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
@@ -8,6 +10,9 @@ from tidelog.spark.errors import BadOption, RowRefused
 from tidelog.spark.kernel.encode import Rows
 from tidelog.spark.kernel.offsets import Partition
 from tidelog.spark.kernel.partitioner import choose_partitions
+
+Indices = pa.Array | slice | None
+"""Which rows of a batch: these, a run of them, or all."""
 
 _TEXT = (pa.types.is_string, pa.types.is_binary, pa.types.is_large_string, pa.types.is_large_binary)
 
@@ -68,8 +73,8 @@ def rows_of(batch: pa.RecordBatch, now_ms: int) -> Rows:
 
 def by_partition(
     batch: pa.RecordBatch, topics: pa.DictionaryArray, counts: dict[str, int], task: int, first_row: int
-) -> list[tuple[Partition, pa.Array | None]]:
-    """Which rows go where: each partition with the indices of its rows, in order; None stands for all of them.
+) -> list[tuple[Partition, Indices]]:
+    """Which rows go where: each partition with its rows, in order.
 
     `counts` says how many partitions a topic has, for rows that do not name theirs.
     """
@@ -92,11 +97,18 @@ def by_partition(
 
 def _grouped(
     names: list[str], codes: npt.NDArray[np.int64], partitions: npt.NDArray[np.int64]
-) -> list[tuple[Partition, pa.Array | None]]:
+) -> list[tuple[Partition, Indices]]:
     width = int(partitions.max()) + 1
     groups = codes * width + partitions
     if (groups == groups[0]).all():
         return [((names[int(codes[0])], int(partitions[0])), None)]
+    steps = np.diff(groups)
+    if (steps >= 0).all():  # sorted by whoever made them: nothing has to be moved
+        bounds = [0, *(np.flatnonzero(steps) + 1).tolist(), len(groups)]
+        return [
+            ((names[int(codes[begin])], int(partitions[begin])), slice(begin, end))
+            for begin, end in itertools.pairwise(bounds)
+        ]
     order = np.argsort(groups, kind="stable")
     found, begins = np.unique(groups[order], return_index=True)
     parts = np.split(order, begins[1:])
@@ -106,9 +118,11 @@ def _grouped(
     ]
 
 
-def take(rows: Rows, indices: pa.Array | None) -> Rows:
+def take(rows: Rows, indices: Indices) -> Rows:
     if indices is None:
         return rows
+    if isinstance(indices, slice):
+        return rows.slice(indices.start, indices.stop - indices.start)
     return Rows(
         rows.keys.take(indices),
         rows.values.take(indices),

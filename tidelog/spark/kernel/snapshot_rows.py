@@ -1,4 +1,4 @@
-"""Rows of a dump: commands that build its keys, as events, typed, as commands, or on their way to a topic.
+"""Rows of a dump: commands that build its keys, as events, typed, or as commands; and the same on the way to a topic.
 
 A range is read from its first key to its last, so a key's rows come together and in order. All rows carry the dump's
 position and one time for all of it, so a range that is read again gives the same bytes.
@@ -24,8 +24,7 @@ from tidelog.pikiwi.keys import is_internal
 from tidelog.pikiwi.position import Position
 from tidelog.pikiwi.wal.disk import make_folder, replace_file
 from tidelog.spark.kernel.arrays import constant_text
-from tidelog.spark.kernel.decode import TIMESTAMP
-from tidelog.spark.kernel.messages import PACK_SCHEMA, Delivery, Outgoing, messages, pack
+from tidelog.spark.kernel.messages import Delivery, Messages, Outgoing, messages
 from tidelog.spark.kernel.wal_rows import ARGS, EVENT_SCHEMA, TYPED_SCHEMA
 
 ROWS_MAX = 10_000
@@ -46,14 +45,13 @@ class SnapshotDecode(Enum):
     EVENT = "event"
     TYPED = "typed"
     COMMAND = "command"
-    MESSAGE = "message"
+    ORDER = "order"
 
 
 SCHEMAS = {
     SnapshotDecode.EVENT: EVENT_SCHEMA,
     SnapshotDecode.TYPED: TYPED_SCHEMA,
     SnapshotDecode.COMMAND: COMMAND_SCHEMA,
-    SnapshotDecode.MESSAGE: PACK_SCHEMA,
 }
 
 
@@ -73,14 +71,12 @@ class SnapshotRowMaker:
     builder: EventBuilder
     position: Position
     ts_ms: int
-    delivery: Delivery | None = None
 
     def rows(self, decode: SnapshotDecode, dump_range: DumpRange) -> Iterator[pa.RecordBatch]:
         make: dict[SnapshotDecode, Callable[[list[SnapshotCommand]], pa.RecordBatch]] = {
             SnapshotDecode.EVENT: self._events,
             SnapshotDecode.TYPED: self._typed,
             SnapshotDecode.COMMAND: self._commands,
-            SnapshotDecode.MESSAGE: self._messages,
         }
         for commands in _groups(read_range(dump_range)):
             chosen = self._chosen(commands)
@@ -99,13 +95,15 @@ class SnapshotRowMaker:
         columns = [keys, values, pa.array([False] * count, pa.bool_()), *self._place(count)]
         return pa.RecordBatch.from_arrays(columns, schema=EVENT_SCHEMA)
 
-    def _messages(self, commands: list[SnapshotCommand]) -> pa.RecordBatch:
-        assert self.delivery is not None, "messages need to know where they go"
-        keys, values = self._built(commands)
-        count = len(keys)
-        times = np.full(count, self.ts_ms * 1000, dtype=np.int64)
-        timestamps = pa.Array.from_buffers(TIMESTAMP, count, [None, pa.py_buffer(times)])
-        return pack(messages(Outgoing(keys, values, np.zeros(count, dtype=bool), timestamps), self.delivery))
+    def messages(self, dump_range: DumpRange, delivery: Delivery) -> Iterator[Messages]:
+        """The events on their way to a topic."""
+        for commands in _groups(read_range(dump_range)):
+            keys, values = self._built(commands)
+            count = len(keys)
+            times_us = np.full(count, self.ts_ms * 1000, dtype=np.int64)
+            nowhere_else = np.zeros(count, dtype=bool)
+            left_out = len(commands) - count
+            yield messages(Outgoing(np.arange(count), keys, values, nowhere_else, times_us, left_out), delivery)
 
     def _typed(self, commands: list[SnapshotCommand]) -> pa.RecordBatch:
         db, filenum, offset, seq = self._place(len(commands))

@@ -177,9 +177,9 @@ def wal_options(given: Mapping[str, str]) -> WalOptions:
     replication_id = options.text("replicationId") or ("" if checkpoint is None else checkpoint.replication_id)
     decode = wal_decode(given)
     delivery = None
-    if decode is WalDecode.MESSAGE:
+    if decode is WalDecode.ORDER:
         if not options.text("topic"):
-            raise BadOption("decode is message: say with topic where the messages go")
+            raise BadOption("decode is order: say with topic where the messages go")
         limit = options.number("eventBytesMax", config.kafka_message_max_bytes)
         delivery = Delivery(options.text("topic"), options.number("partitions", 1), limit)
     delivered = {

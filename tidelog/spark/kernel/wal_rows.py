@@ -5,7 +5,7 @@
 | raw | a record, its binlog item as the master sent it |
 | event | an event as docs/events.md has it; filtered items have none |
 | typed | a command, taken apart and not encoded: for tables |
-| message | thousands of events on their way, each with topic and partition (`messages.py`): for the pipeline |
+| order | a part of the WAL; the sink asks for its `messages` (see `tidelog.spark.orders`): for the pipeline |
 
 All of them are in the order of the WAL. `seq`, `filenum` and `offset` are those of the item (its end). Rows depend on
 the items and the settings only, so a micro-batch that is built again is the same bytes.
@@ -32,8 +32,7 @@ from tidelog.pikiwi.keys import is_internal
 from tidelog.pikiwi.position import Position
 from tidelog.pikiwi.resp import parse_command
 from tidelog.spark.kernel.arrays import constant_text, numbers
-from tidelog.spark.kernel.decode import TIMESTAMP
-from tidelog.spark.kernel.messages import PACK_SCHEMA, Delivery, Outgoing, messages, pack
+from tidelog.spark.kernel.messages import Delivery, Messages, Outgoing, messages
 from tidelog.spark.kernel.wal_chunks import Chunk
 
 SHAPE_MIN = 64  # items of one shape; fewer are taken apart one by one
@@ -70,30 +69,27 @@ class WalDecode(Enum):
     RAW = "raw"
     EVENT = "event"
     TYPED = "typed"
-    MESSAGE = "message"
+    ORDER = "order"
 
 
 SCHEMAS = {
     WalDecode.RAW: RAW_SCHEMA,
     WalDecode.EVENT: EVENT_SCHEMA,
     WalDecode.TYPED: TYPED_SCHEMA,
-    WalDecode.MESSAGE: PACK_SCHEMA,
 }
 
 
 @dataclass(frozen=True, slots=True)
 class RowMaker:
-    """Rows of one database; `delivery` is for messages only."""
+    """Rows of one database."""
 
     builder: EventBuilder
-    delivery: Delivery | None = None
 
     def rows(self, decode: WalDecode, chunk: Chunk) -> Iterator[pa.RecordBatch]:
         make: dict[WalDecode, Callable[[Chunk], Iterator[pa.RecordBatch]]] = {
             WalDecode.RAW: self._raw,
             WalDecode.EVENT: self._events,
             WalDecode.TYPED: self._typed,
-            WalDecode.MESSAGE: self._messages,
         }
         return make[decode](chunk)
 
@@ -107,20 +103,15 @@ class RowMaker:
             columns = [events.key, events.value, events.broadcast, *place]
             yield pa.RecordBatch.from_arrays(columns, schema=EVENT_SCHEMA)
 
-    def _messages(self, chunk: Chunk) -> Iterator[pa.RecordBatch]:
-        assert self.delivery is not None, "messages need to know where they go"
+    def messages(self, chunk: Chunk, delivery: Delivery) -> Iterator[Messages]:
+        """The events on their way to a topic."""
         times_us = _exec_times(chunk) * 1_000_000
-        for events in EventKernel(self.builder).build(chunk.payloads, chunk.filenums, chunk.offsets):
+        for events in EventKernel(self.builder).build_unordered(chunk.payloads, chunk.filenums, chunk.offsets):
+            broadcast = events.broadcast.to_numpy(zero_copy_only=False)
             item = events.item.to_numpy()
-            if not len(item):
-                continue
-            outgoing = Outgoing(
-                events.key,
-                events.value,
-                events.broadcast.to_numpy(zero_copy_only=False),
-                pa.Array.from_buffers(TIMESTAMP, len(item), [None, pa.py_buffer(times_us[item])]),
+            yield messages(
+                Outgoing(item, events.key, events.value, broadcast, times_us[item], events.filtered), delivery
             )
-            yield pack(messages(outgoing, self.delivery))
 
     def _typed(self, chunk: Chunk) -> Iterator[pa.RecordBatch]:
         parts = _Typed(self.builder, chunk).parts()
@@ -153,7 +144,7 @@ def _exec_times(chunk: Chunk) -> Ints:
     items = _items(chunk)
     times = np.zeros(len(chunk), dtype=np.int64)
     whole = np.flatnonzero(items.ends - items.starts >= HEADER_BYTES)
-    times[whole] = items.headers(whole)["exec_time_s"]
+    times[whole] = items.header_field("exec_time_s", whole)
     return times
 
 

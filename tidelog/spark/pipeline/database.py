@@ -29,7 +29,7 @@ from tidelog.spark.kernel.snapshot_rows import load_plan, save_plan
 from tidelog.spark.kernel.wal_options import DELIVERY, from_json, to_json, wal_place
 from tidelog.spark.pikiwi_snapshot import DONE, plan_dump
 from tidelog.spark.pipeline import query
-from tidelog.spark.pipeline.errors import DeliveryStopped, PipelineStateError, TopicError
+from tidelog.spark.pipeline.errors import DeliveryStopped, PipelineStateError, QueryIdle
 from tidelog.spark.pipeline.generation import (
     Begin,
     DeliverBinlog,
@@ -51,6 +51,7 @@ from tidelog.spark.wal_tail import open_tail
 FAILURES_MAX = 5  # in a row
 PAUSE_S_FIRST, PAUSE_S_MAX = 1.0, 30.0
 WAIT_S = 0.2
+IDLE_S_MAX = 600.0  # a query that has something to deliver and delivers nothing; the sink gives up long before
 LOOK_S = 0.5  # between looks at the checkpoint while a query runs
 
 _log = logging.getLogger(__name__)
@@ -88,7 +89,7 @@ class DatabasePipeline:
             self._one_step()
         except PipelineStateError:
             raise
-        except (PySparkException, LogSourceError, TopicError, PikiwiError, OSError) as failure:
+        except (PySparkException, LogSourceError, PikiwiError, OSError) as failure:
             generation = self._folder.load()
             if generation is not None and self._is_replaced(generation):
                 _log.info("%s %s: the WAL began anew: %s", self._config.source, self._db, query.last_words(failure))
@@ -191,14 +192,14 @@ class DatabasePipeline:
             record, offsets = query.committed(folder / "snapshot")
             if ended != "complete" or offsets is None or offsets[DONE] < total:
                 return
-        self._set_snapshot(dump, "done", 0 if record is None else query.rows_written(record, topic))
+        self._set_snapshot(dump, "done", 0 if record is None else query.counts(record, topic).done)
         _log.info("%s %s: the dump at %s is delivered", self._config.source, self._db, dump.position)
 
     def _dump_got_on(self, dump: Dump, topic: str, record: CommitRecord, offsets: dict[str, Any]) -> None:
         telling = self._telling
-        telling.ranges_done, telling.snapshot_events = offsets[DONE], query.rows_written(record, topic)
+        telling.ranges_done, telling.snapshot = offsets[DONE], query.counts(record, topic)
         self._moved()
-        self._set_snapshot(dump, "running", telling.snapshot_events)
+        self._set_snapshot(dump, "running", telling.snapshot.done)
 
     def _set_snapshot(self, dump: Dump, state: Any, snapshot_seq: int) -> None:
         snapshot = Snapshot(state, dump.position, snapshot_seq, dump.uuid)
@@ -235,7 +236,7 @@ class DatabasePipeline:
             self._file.advance_ack(self._db, generation.start.seq, point)
         telling = self._telling
         telling.delivered, telling.delivered_seq = place.position, place.seq
-        telling.binlog_events = query.rows_written(record, topic)
+        telling.binlog = query.counts(record, topic)
         self._moved()
 
     # --- queries ------------------------------------------------------------------------------------------------------
@@ -245,7 +246,7 @@ class DatabasePipeline:
             "settings": settings_json(self._config),
             "db": self._db,
             "replicationId": generation.replication_id,
-            "decode": "message",
+            "decode": "order",
             "startingOffsets": json.dumps(start),
             "topic": delivery.topic,
             "partitions": str(delivery.partitions),
@@ -267,9 +268,8 @@ class DatabasePipeline:
 
     def _run(self, what: Query, generation: Generation, on_commit: Any) -> query.End:
         self._over = False
-        return query.run(
-            self._spark, what, self._stop, lambda: self._is_over(generation), on_commit, self._look_at_what_waits
-        )
+        self._telling.moved_s = time.monotonic()
+        return query.run(self._spark, what, self._stop, lambda: self._is_over(generation), on_commit, self._turn)
 
     def _is_over(self, generation: Generation, *, look: bool = False) -> bool:
         now_s = time.monotonic()
@@ -281,11 +281,17 @@ class DatabasePipeline:
     def _is_replaced(self, generation: Generation) -> bool:
         return self._is_over(generation, look=True) or not self._place_is_there(generation)
 
+    def _turn(self) -> None:
+        self._look_at_what_waits()
+        idle_s = self._telling.ack_delay_s(time.monotonic())
+        if idle_s > IDLE_S_MAX:
+            raise QueryIdle(f"nothing was delivered for {idle_s:.0f} s, and no error: the query is started anew")
+
     def _look_at_what_waits(self) -> None:
         durable = self._tail.durable()
         telling = self._telling
         telling.durable_seq = 0 if durable is None else durable.seq
-        if not telling.to_deliver:
+        if not telling.is_behind:
             telling.moved_s = time.monotonic()
 
     def _moved(self) -> None:

@@ -9,6 +9,12 @@ class DeliveryStopped(PikiwiError):
     exit_status = EXIT_PASSING
 
 
+class QueryIdle(PikiwiError):
+    """A query does nothing, and does not say why."""
+
+    exit_status = EXIT_PASSING
+
+
 class PipelineStateError(PikiwiError):
     """The pipeline's own files cannot be used."""
 

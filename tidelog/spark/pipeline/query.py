@@ -10,6 +10,7 @@ import json
 import re
 import shutil
 import threading
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,11 +22,13 @@ from tidelog.spark import commit_record
 from tidelog.spark.commit_record import CommitRecord
 from tidelog.spark.message_sink import MessageSink
 from tidelog.spark.pipeline.errors import PipelineStateError
+from tidelog.spark.pipeline.telling import Counts
 
 POLL_S = 0.1
 WORDS_MAX = 1000  # characters of a failure that are told
 
 _PYTHON_ERROR = re.compile(r"^(?!java|org\.|pyspark)(?:\w+\.)*[A-Z]\w*: (.*\S)", re.MULTILINE)
+_QUERY = "=== Streaming Query ==="  # and what follows in Spark's text is about the query, not what happened to it
 
 End = Literal["stopped", "over", "complete"]
 
@@ -55,8 +58,13 @@ def committed(folder: Path) -> tuple[CommitRecord | None, dict[str, Any] | None]
     return record, json.loads(record.source_offsets[0])
 
 
-def rows_written(record: CommitRecord, topic: str) -> int:
-    return sum(written.rows for lane in record.lanes.values() for (name, _), written in lane.items() if name == topic)
+def counts(record: CommitRecord, topic: str) -> Counts:
+    """What became of everything that is delivered; what is not in the topic is among its dead letters."""
+    found: Counter[bool] = Counter()
+    for lane in record.lanes.values():
+        for (name, _), written in lane.items():
+            found[name == topic] += written.rows
+    return Counts(found[True], record.left_out, found[False])
 
 
 def run(
@@ -69,7 +77,8 @@ def run(
 ) -> End:
     """Until it is told to stop, is over (replaced by something else), or complete; raises what it failed with.
 
-    `on_commit` is called for every commit that is seen, the one that was there before too.
+    `on_commit` is called for every commit that is seen, the one that was there before too. What `on_turn` raises ends
+    the query.
     """
     shutil.rmtree(query.spark_checkpoint, ignore_errors=True)
     reader = spark.readStream.format(query.source).options(**query.options)
@@ -107,6 +116,6 @@ def run(
 
 def last_words(failure: Exception) -> str:
     """What a user should read of a failed query: the Python error in it, else its beginning."""
-    text = str(failure).strip() or repr(failure)
+    text = str(failure).partition(_QUERY)[0].strip() or repr(failure)
     errors = _PYTHON_ERROR.findall(text)
     return (errors[0] if errors else text.splitlines()[0])[:WORDS_MAX]

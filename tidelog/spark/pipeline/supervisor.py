@@ -18,12 +18,14 @@ from tidelog.pikiwi.checkpoint import CheckpointFile
 from tidelog.pikiwi.config import Config
 from tidelog.pikiwi.errors import ConfigError
 from tidelog.pikiwi.filter import Filter, read_specs
-from tidelog.spark.pipeline.database import DatabasePipeline
+from tidelog.spark.pipeline.database import DatabasePipeline, state_folder
+from tidelog.spark.pipeline.metrics import MetricsFile
 from tidelog.spark.pipeline.receiver_process import ReceiverProcess
 from tidelog.spark.pipeline.telling import Telling
 from tidelog.spark.session import MASTER_LOCAL, session
 
 TURN_S = 0.2
+SNAPSHOT_TELL_S = 5.0  # while a dump is delivered, at least so often
 JOIN_S_MAX = 120.0
 
 _log = logging.getLogger(__name__)
@@ -79,13 +81,14 @@ class _Watch:
         self._receiver = receiver
         self._tell = tell
         self._telling = Telling(config.source)
+        self._metrics = MetricsFile(state_folder(config), self._telling)
         self._threads: dict[str, threading.Thread] = {}
         self._failures: list[BaseException] = []
         first = config.databases[0] if config.databases else "db0"
         self._file = CheckpointFile(config.checkpoint_path, config.source, first)
 
     def until_stopped(self) -> None:
-        tell_again_s = time.monotonic() + self._options.tell_s
+        told_s = time.monotonic()
         try:
             while not self._stop.wait(TURN_S) and not self._failures:
                 self._begin_new_databases()
@@ -93,17 +96,24 @@ class _Watch:
                     self._receiver.look()
                 now_s = time.monotonic()
                 self._telling.warn_if_late(self._config.pb_ack_delay_warn, _log.warning, now_s)
-                if self._options.tell_s and now_s >= tell_again_s:
-                    tell_again_s = now_s + self._options.tell_s
+                self._metrics.turn(now_s)
+                if self._options.tell_s and now_s - told_s >= self._tell_s():
+                    told_s = now_s
                     self._tell(self._telling)
         finally:
             self._stop.set()
             for thread in self._threads.values():
                 thread.join(JOIN_S_MAX)
+            self._metrics.write(time.monotonic(), running=False)
             if self._options.tell_s:
                 self._tell(self._telling)
         if self._failures:
             raise self._failures[0]
+
+    def _tell_s(self) -> float:
+        if any(each.phase == "snapshot" for each in self._telling.databases):
+            return min(self._options.tell_s, SNAPSHOT_TELL_S)
+        return self._options.tell_s
 
     def _begin_new_databases(self) -> None:
         names = self._config.databases

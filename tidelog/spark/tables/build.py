@@ -10,10 +10,13 @@ The table itself says how far it has come, by database and lineage of the source
 Every step ends with one commit, so whatever stops a build, the next one goes on without a gap and without doing
 anything twice. The dump stands for a position, and the WAL is read right from it: they meet there exactly.
 
+Meanwhile the table is one of the WAL's readers: the receiver keeps what the table has yet to read, within bounds
+(`tidelog/pikiwi/wal/readers.py`).
+
 A table equals its source, so filters, which are the events', have no say.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -28,6 +31,7 @@ from tidelog.pikiwi.errors import DumpError
 from tidelog.pikiwi.event import EventBuilder, EventSettings
 from tidelog.pikiwi.position import Position
 from tidelog.pikiwi.wal import WalGone
+from tidelog.pikiwi.wal.readers import Reader
 from tidelog.pikiwi.wal.record import WalPoint
 from tidelog.spark.kernel.wal_options import (
     BYTES_MAX_DEFAULT,
@@ -40,12 +44,16 @@ from tidelog.spark.kernel.wal_rows import TYPED_SCHEMA, RowMaker, WalDecode
 from tidelog.spark.tables.delta import DeltaFolder, TableError
 from tidelog.spark.tables.fold import RULES, Rules
 from tidelog.spark.tables.load import Progress, dump_uuid, load
-from tidelog.spark.tables.state import BUCKETS_DEFAULT, StateTable
+from tidelog.spark.tables.state import BUCKETS_DEFAULT, Change, StateTable
 from tidelog.spark.wal_tail import Tail, open_tail
 
 FIRST = Position(0, 0)  # where a new master's binlog begins
 COLLECT_AFTER = (1_000_000, 50, 100)
 """For gc.set_threshold: a batch makes very many objects, none of them garbage before it ends. A third of its time."""
+
+
+Apply = Callable[[str, str, pa.Table, Position, Position], Change]
+"""As `StateTable.apply`."""
 
 
 class BuildError(TableError):
@@ -106,17 +114,22 @@ def build(
     limits: Limits | None = None,
     without_snapshot: bool = False,
     progress: Progress = lambda _done, _all: None,
+    apply: Apply | None = None,
 ) -> Iterator[Step]:
-    """Every step up to what the source has now; what comes meanwhile is part of it."""
+    """Every step up to what the source has now; what comes meanwhile is part of it.
+
+    `apply`: what folds a batch into the table, instead of the table itself.
+    """
     checkpoint = load_checkpoint(config)
     if checkpoint is None:
         raise NotYet(
             f"nothing is known of {config.source}: there is no {config.checkpoint_path}; start its receiver first"
         )
+    reader = Reader(config.checkpoint_path, str(table.delta.folder))
     for db in databases_of(config, checkpoint):
         tail = open_tail(wal_place(config, db))
         try:
-            yield from _Database(table, config, checkpoint, db, tail).steps(
+            yield from _Database(table, config, checkpoint, db, tail, reader, apply or table.apply).steps(
                 limits or Limits(), without_snapshot, progress
             )
         finally:
@@ -124,10 +137,22 @@ def build(
 
 
 class _Database:
-    def __init__(self, table: StateTable, config: Config, checkpoint: Checkpoint, db: str, tail: Tail) -> None:
+    def __init__(
+        self,
+        table: StateTable,
+        config: Config,
+        checkpoint: Checkpoint,
+        db: str,
+        tail: Tail,
+        reader: Reader,
+        apply: Apply,
+    ) -> None:
         self._table = table
         self._db = db
         self._tail = tail
+        self._reader = reader
+        self._apply = apply
+        self._replication_id = checkpoint.replication_id
         self._snapshot = checkpoint.database(db).snapshot
         self._dump = config.dump_path / db
         self._source = source_name(config, checkpoint.replication_id, db)
@@ -142,6 +167,7 @@ class _Database:
             yield self._begin(without_snapshot, progress)
             place = self._place()
         while place is not None:
+            self._reader.has(self._replication_id, self._db, place.position)
             durable = self._tail.durable()
             if durable is None or durable.seq <= place.seq:
                 return
@@ -166,13 +192,14 @@ class _Database:
         commands = pa.Table.from_batches(batches, TYPED_SCHEMA)
         start = self._table.position(self._source)
         assert start is not None
-        change = self._table.apply(self._source, self._db, commands, start, end.position)
+        change = self._apply(self._source, self._db, commands, start, end.position)
         return Step(self._db, "binlog", end.position, change.commands, change.keys)
 
     def _begin(self, without_snapshot: bool, progress: Progress) -> Step:
         stands = self._table.position(self._source)
         dump = self._dump_position()
         if dump is not None and (stands is None or dump > stands):
+            self._reader.has(self._replication_id, self._db, dump)  # what follows it is wanted when it is loaded
             return Step(self._db, "snapshot", load(self._table, self._source, self._db, self._dump, progress))
         if self._snapshot.state in {"saving", "fetching"}:
             raise NotYet(f"{self._db}: a full sync is on its way ({self._snapshot.state}): build when it is done")

@@ -5,13 +5,15 @@ says how far its sources have come (Delta's application transactions), all or no
 itself, and whoever goes on from it neither misses nor repeats anything.
 
 A commit is refused when another writer was faster (`TableBusy`): what it replaces was computed from files that may no
-longer be the table's. Data files are synced before the commit, the log's new file after it, so a power cut leaves one
-version or the other whole. Files of a commit that never came are nobody's, until `vacuum` takes them away.
+longer be the table's. (A writer that has no such check, as Spark's MERGE, keeps the others out with `alone`.) Data
+files are synced before the commit, the log's new file after it, so a power cut leaves one version or the other whole.
+Files of a commit that never came are nobody's, until `vacuum` takes them away.
 """
 
 # pyright: reportAttributeAccessIssue=false
 # (pyarrow makes its compute functions when it is loaded)
 
+import fcntl
 import json
 import os
 import time
@@ -35,6 +37,7 @@ from tidelog.spark.errors import LogSourceError
 FILE_BYTES_MAX = 256 << 20  # of rows in memory; more become several files
 COMPACT_BYTES = 64 << 20  # of files that are put together
 RETENTION_HOURS = 168  # files that readers of older versions may still want
+LOCK_NAME = "_tidelog.lock"  # Delta leaves names that begin with `_` alone
 COMPRESSION = "snappy"  # half of zstd's time, which a table that is rewritten all the time is worth
 
 Partition = tuple[str, ...]
@@ -66,6 +69,7 @@ class DeltaFolder:
         self.folder = folder
         self._table = table
         self._partition_by = tuple(table.metadata().partition_columns)
+        self._alone = False
 
     @classmethod
     def open(cls, folder: Path) -> "DeltaFolder":
@@ -184,7 +188,7 @@ class DeltaFolder:
             for each in added
         ]
         transactions = [Transaction(source, number) for source, number in positions.items()]
-        with self._committing():
+        with self.alone(), self._committing():
             self._table.create_write_transaction(
                 actions,
                 "append",
@@ -195,6 +199,21 @@ class DeltaFolder:
         self.refresh()
         self._sync_log()
         return self._table.version()
+
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """No other process of ours commits meanwhile; TableBusy when one does already."""
+        if self._alone:
+            yield
+            return
+        descriptor = os.open(self.folder / LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            _lock(descriptor, self.folder)
+            self._alone = True
+            yield
+        finally:
+            self._alone = False
+            os.close(descriptor)  # which also unlocks
 
     @contextmanager
     def _committing(self) -> Iterator[None]:
@@ -249,6 +268,12 @@ class DeltaFolder:
         columns = [rows[each.name] if each.name in have else pa.nulls(len(rows), each.type) for each in fields]
         return pa.table(columns, names=[each.name for each in fields]).cast(pa.schema(fields))
 
+    def sync(self, files: Iterable[DataFile]) -> None:
+        """Files that others have written, and the log behind them, onto stable storage."""
+        for each in files:
+            _sync(self.folder / each.path)
+        self._sync_log()
+
     def vacuum(self, retention_hours: int = RETENTION_HOURS, *, dry_run: bool = False) -> list[str]:
         """Delete files that the table has not had for so long, and files of commits that never came."""
         return self._table.vacuum(retention_hours, dry_run=dry_run, enforce_retention_duration=False, full=True)
@@ -267,14 +292,23 @@ def write_file(folder: Path, rows: pa.Table, below: str = "", partition: Partiti
     name = f"part-{uuid.uuid4()}.parquet"
     path = f"{below}/{name}" if below else name
     text = [field.name for field in rows.schema if pa.types.is_string(field.type)]
+    ordered = [field.name for field in rows.schema if not pa.types.is_binary(field.type)]
     pq.write_table(
         rows,
         folder / path,
         compression=COMPRESSION,
         use_dictionary=text,  # pyright: ignore[reportArgumentType] - names are allowed
+        write_statistics=ordered,  # pyright: ignore[reportArgumentType] - bounds of bytes in any order help nobody
     )
     _sync(folder / path)
     return DataFile(path, (folder / path).stat().st_size, len(rows), partition)
+
+
+def _lock(descriptor: int, folder: Path) -> None:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise TableBusy(f"{folder}: another process is writing to the table; try again") from None
 
 
 def _sync(path: Path) -> None:

@@ -97,24 +97,21 @@ class StateTable:
 
     def apply(self, source: str, db: str, commands: pa.Table, start: Position, end: Position) -> Change:
         """Fold in the typed rows of one database between two positions, the first of which is the table's."""
-        if self.position(source) != start:
-            raise TableBusy(f"{self.delta.folder} stands at {self.position(source)}, not at {start}: open it again")
-        batch = _commands(commands)
-        if batch:
-            assert pack(start) < batch[0].version <= batch[-1].version <= pack(end), "rows of another batch"
-        named = self._by_bucket(touched(batch))
+        batch = self.batch(source, commands, start, end)
+        named = self.by_bucket(touched(batch))
         files = self._files(db)
         with ThreadPoolExecutor(THREADS, "state-table") as threads:
             memory = _Memory()
-            found = list(threads.map(lambda b: _find(self.delta.folder, files.get(b, ()), named[b], memory), named))
-            state = chain.from_iterable(entries(each.rows) for each in found)
-            try:
-                folded = fold(state, batch, self.rules)
-            except FoldError as error:
-                raise FoldError(
-                    f"{db}, {error}. The table stands at {start} and stays there; it can be built anew from a full sync"
-                ) from error
-            rows = self._rows(folded)
+            found: list[_Found] = []
+
+            def state() -> Iterator[tuple[str, bytes, Entry]]:
+                """Rows become entries here while the threads read the next ones."""
+                for each in threads.map(lambda b: _find(self.delta.folder, files.get(b, ()), named[b], memory), named):
+                    found.append(each)
+                    yield from entries(each.rows)
+
+            folded = self.fold(db, state(), batch, start)
+            rows = self.rows(folded)
             if folded.flushed:
                 removed = list(chain.from_iterable(files.values()))
                 kept: dict[int, list[_Stay]] = {}
@@ -123,10 +120,7 @@ class StateTable:
                 removed = [stay.file for stays in kept.values() for stay in stays]
             due = sorted(bucket for bucket in rows.keys() | kept.keys() if bucket in rows or kept[bucket])
             added = list(threads.map(lambda b: self._write(db, b, kept.get(b, ()), rows.get(b)), due))
-        clock_ms = max((command.exec_ms for command in batch), default=0)
-        positions = {source: pack(end)}
-        if clock_ms > self.clock_ms(db):
-            positions[_clock(db)] = clock_ms
+        positions = {source: pack(end), **self._clock_after(db, batch)}
         version = self.delta.commit(chain.from_iterable(added), removed, positions)
         return Change(version, len(batch), len(folded.touched), sum(map(len, rows.values())))
 
@@ -153,12 +147,41 @@ class StateTable:
 
         return self.delta.compact(expired)
 
-    # --- parts ---
+    # --- parts of a batch, for any engine ---
+
+    def batch(self, source: str, commands: pa.Table, start: Position, end: Position) -> list[Command]:
+        """The typed rows as commands; TableBusy when the table does not stand where they begin."""
+        if self.position(source) != start:
+            raise TableBusy(f"{self.delta.folder} stands at {self.position(source)}, not at {start}: open it again")
+        batch = _commands(commands)
+        if batch:
+            assert pack(start) < batch[0].version <= batch[-1].version <= pack(end), "rows of another batch"
+        return batch
+
+    def fold(
+        self, db: str, state: Iterable[tuple[str, bytes, Entry]], batch: Sequence[Command], start: Position
+    ) -> Folded:
+        try:
+            return fold(state, batch, self.rules)
+        except FoldError as error:
+            raise FoldError(
+                f"{db}, {error}. The table stands at {start} and stays there; it can be built anew from a full sync"
+            ) from error
+
+    def note_clock(self, db: str, batch: Sequence[Command]) -> None:
+        """The batch's time, for an engine that cannot commit it with the rows."""
+        positions = self._clock_after(db, batch)
+        if positions:
+            self.delta.commit([], [], positions)
+
+    def _clock_after(self, db: str, batch: Sequence[Command]) -> dict[str, int]:
+        clock_ms = max((command.exec_ms for command in batch), default=0)
+        return {_clock(db): clock_ms} if clock_ms > self.clock_ms(db) else {}
 
     def bucket(self, key: bytes) -> int:
         return zlib.crc32(key) % self.buckets
 
-    def _by_bucket(self, keys: Iterable[bytes]) -> dict[int, list[bytes]]:
+    def by_bucket(self, keys: Iterable[bytes]) -> dict[int, list[bytes]]:
         found: dict[int, list[bytes]] = {}
         for key in keys:
             found.setdefault(self.bucket(key), []).append(key)
@@ -171,7 +194,8 @@ class StateTable:
                 found.setdefault(int(each.partition[1]), []).append(each)
         return found
 
-    def _rows(self, folded: Folded) -> dict[int, Rows]:
+    def rows(self, folded: Folded) -> dict[int, Rows]:
+        """What stands in the place of the touched keys' rows."""
         rows: dict[int, Rows] = {}
         for data_type, key, entry, version in folded.held:
             bucket = self.bucket(key)
