@@ -134,6 +134,8 @@ class Receiver:
         try:
             while not self._stopping.is_set():
                 delay_s = await self._one_connection()
+                if keeper.done():  # its failure may have come when the link had ended already
+                    raise _as_pikiwi_error(keeper.exception())
                 await self._wait(self._stopping, delay_s)
         finally:
             self.progress.link("stopping")
@@ -386,7 +388,7 @@ class Receiver:
         """Whatever ended beside the link ends the link, or the next one before it begins."""
         if error is None:
             return
-        known = error if isinstance(error, PikiwiError) else PikiwiError(f"a step failed: {error!r}")
+        known = _as_pikiwi_error(error)
         if self._link is not None:
             self._link.fail(known)
         else:
@@ -448,3 +450,7 @@ class Receiver:
                 "nothing is received until the pipeline has delivered more" if full else "receiving again",
             )  # fmt: skip
             self._govern_reading()
+
+
+def _as_pikiwi_error(error: BaseException | None) -> PikiwiError:
+    return error if isinstance(error, PikiwiError) else PikiwiError(f"a step failed: {error!r}")

@@ -54,7 +54,7 @@ IN_SYNC_TIMEOUTS = 2  # election timeouts within which a replica was heard that 
 IN_SYNC_ENTRIES_MAX = 4_096  # and how many committed entries it may lack
 PIECE_BYTES = 1 << 20
 WAIT_MS_MAX = 60_000
-PROOF_MS_MAX = 1_000  # beyond what the reader would wait: its next request finds the proof easier to get
+PROOF_MS_MAX = 1_000  # is waited for it, also if the reader would not wait: it comes with the next heartbeats
 
 
 class _Proof(Enum):
@@ -259,7 +259,8 @@ class Fetch:
                 part.proof = _Proof.GIVEN if refusal is None else _Proof.REFUSED
                 asyncio.get_running_loop().call_soon(self._look)
 
-            replica.read_when_current(self._deadline_ms + PROOF_MS_MAX, proved)
+            self._deadline_ms = max(self._deadline_ms, self._broker.now() + PROOF_MS_MAX)
+            replica.read_when_current(self._deadline_ms, proved)
         if part.proof is _Proof.GIVEN:
             return ErrorCode.OFFSET_OUT_OF_RANGE, False
         return ErrorCode.NOT_LEADER_OR_FOLLOWER, part.proof is _Proof.PENDING

@@ -113,6 +113,7 @@ def leaders_known(admin: AdminClient, topic: str) -> int:
 def new_topic(preparing: AdminClient) -> Callable[..., str]:
     def create(partitions: int = 1, **configs: str) -> str:
         topic = f"t-{uuid4().hex[:12]}"
+        configs = {"retention_ms": "-1"} | configs  # scenarios write records of long ago
         settings = {name.replace("_", "."): value for name, value in configs.items()}
         wanted = NewTopic(topic, partitions, 1, config=settings)
         preparing.create_topics([wanted], request_timeout=PREPARE_TIMEOUT_S)[topic].result()
