@@ -24,6 +24,7 @@ from tidelog.wire.messages import (
 )
 
 POLL_S = 0.001
+COPIES_MAX = 5
 DEFAULTS: dict[str, Any] = {"storage_segment_bytes": 4 << 20, "group_partitions": 1}
 
 
@@ -172,7 +173,14 @@ class World:
 
     def copy_as_killed(self, server: Server, folder: str) -> str:
         """What another process would find on disk if this one were killed now."""
-        shutil.copytree(server.settings.data_dir, self._folder / folder)
+        for left in reversed(range(COPIES_MAX)):
+            try:
+                shutil.copytree(server.settings.data_dir, self._folder / folder)
+                break
+            except shutil.Error:  # a spare file was taken into use meanwhile
+                shutil.rmtree(self._folder / folder)
+                if not left:
+                    raise
         return folder
 
     async def stop(self) -> None:
