@@ -4,6 +4,7 @@ import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -260,8 +261,7 @@ def test_rates() -> None:
     throttle = Throttle(1000)
     throttle._free_at = 0.0
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("tidelog.cli.backup.time.monotonic", lambda: now[0])
-        patch.setattr("tidelog.cli.backup.time.sleep", slept.append)
+        patch.setattr("tidelog.cli.backup.time", SimpleNamespace(monotonic=lambda: now[0], sleep=slept.append))
         throttle.took(500)
         now[0] = 10.0
         throttle.took(2000)

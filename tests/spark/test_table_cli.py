@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from unittest.mock import patch
 
 import pytest
@@ -88,7 +89,8 @@ def test_following_waits_for_a_source_that_is_not_there_yet_and_goes_on_when_it_
         else:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr("tidelog.cli.table.time.sleep", meanwhile)
+    # The module's clock only: threads of other tests sleep too.
+    monkeypatch.setattr("tidelog.cli.table.time", SimpleNamespace(sleep=meanwhile))
     assert main(command(source, "build", "--follow", "--json")) == 130
     steps = [json.loads(line)["step"] for line in capfd.readouterr().out.splitlines()]
     assert steps == ["empty", "binlog"]
