@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from typing import Any, TypeVar
 
+from bench.asked import AskedCluster
 from bench.frames import admin, create_topics, delete_topic, latest_offsets, metadata_of
 from bench.processes import Program, Server
 from bench.raw_client import RawClient
@@ -22,7 +23,6 @@ PORTS = range(20_000, 30_000)  # below those the kernel gives to outgoing connec
 PORT_TRIES_MAX = 100
 FOUND_S_MAX = 30.0
 AGREE_S_MAX = 60.0
-HOME_S_MAX = 15.0  # a leader should have been moved home by then
 POLL_S = 0.02
 PROFILE_FOLDER = os.environ.get("TIDELOG_BENCH_PROFILE", "")
 
@@ -65,7 +65,7 @@ def wait_for(what: str, seconds_max: float, ask: Callable[[], T | None]) -> T:
     raise ClusterFailed(f"{what}: not within {seconds_max:.0f} s ({failure})")
 
 
-class Cluster:
+class Cluster(AskedCluster):
     def __init__(self, folder: str, settings: dict[str, object]) -> None:
         self._folder = folder
         self._settings = settings
@@ -154,15 +154,6 @@ class Cluster:
         wait_for("topics are not created", FOUND_S_MAX, created)
         wait_for("topics have no leaders", AGREE_S_MAX, lambda: self.all_lead(topics) or None)
 
-    def await_home(self, topic: str) -> None:
-        """Wait for the leaders to be where they are meant to be, or they would move while something is measured."""
-        deadline = time.monotonic() + HOME_S_MAX
-        while time.monotonic() < deadline:
-            partitions = self.ask(metadata_of([topic])).topics[0].partitions
-            if all(partition.leader_id == partition.replica_nodes[0] for partition in partitions):
-                return
-            time.sleep(10 * POLL_S)
-
     def delete(self, topic: str) -> None:
         request = delete_topic(topic)
         wait_for("not deleted", FOUND_S_MAX, lambda: not self.ask(request).responses[0].error_code or None)
@@ -175,22 +166,6 @@ class Cluster:
             return number if number in self.programs else None
 
         return wait_for(f"{topic} has no leader", AGREE_S_MAX, leader)
-
-    def all_lead(self, topics: Sequence[str]) -> bool:
-        """Whether every partition has a leader that knows it is: nobody else answers for the latest offset."""
-        led_by: dict[int, dict[str, list[int]]] = {}
-        for topic in self.ask(metadata_of(topics)).topics:
-            assert not topic.error_code, f"{topic.name} is not known: error {topic.error_code}"
-            for partition in topic.partitions:
-                led_by.setdefault(partition.leader_id, {}).setdefault(topic.name, []).append(partition.partition_index)
-        if not led_by.keys() <= self.programs.keys():
-            return False
-        return all(
-            not partition.error_code
-            for node, partitions in led_by.items()
-            for topic in self.ask(latest_offsets(partitions), node).topics
-            for partition in topic.partitions
-        )
 
     def latest_offset(self, topic: str) -> int:
         """Of partition 0."""

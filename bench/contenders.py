@@ -13,8 +13,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from bench import kafka_server
-from bench.cluster_nodes import AGREE_S_MAX, HOME_S_MAX, POLL_S, free_ports, wait_for
-from bench.frames import delete_topic, header_of, latest_offsets, metadata_of
+from bench.asked import AskedCluster
+from bench.cluster_nodes import AGREE_S_MAX, free_ports, wait_for
+from bench.frames import delete_topic, header_of, metadata_of
 from bench.processes import Program, ProgramFailed
 from bench.raw_client import RawClient
 from tidelog.wire.frames import decode_response, encode_request
@@ -36,7 +37,7 @@ TIDELOG, KAFKA = "Tidelog", "Kafka"
 
 
 @dataclass
-class Contender:
+class Contender(AskedCluster):
     """`start`, then anything else, then `stop`. `commands` are what follows `python -m`, by node."""
 
     name: str
@@ -150,31 +151,6 @@ class Contender:
             request = CreateTopicsRequest(topics=wanted, timeout_ms=CREATE_MS_MAX)
             wait_for("topics are not created", AGREE_S_MAX, lambda request=request: created(request))
         wait_for("topics have no leaders", AGREE_S_MAX, lambda: self.all_lead(topics) or None)
-
-    def all_lead(self, topics: Sequence[str]) -> bool:
-        """Whether every partition has a leader that knows it is: nobody else answers for the latest offset."""
-        led_by: dict[int, dict[str, list[int]]] = {}
-        for topic in self.ask(metadata_of(topics)).topics:
-            assert not topic.error_code, f"{topic.name} is not known: error {topic.error_code}"
-            for partition in topic.partitions:
-                led_by.setdefault(partition.leader_id, {}).setdefault(topic.name, []).append(partition.partition_index)
-        if not led_by.keys() <= self.programs.keys():
-            return False
-        return all(
-            not partition.error_code
-            for node, partitions in led_by.items()
-            for topic in self.ask(latest_offsets(partitions), node).topics
-            for partition in topic.partitions
-        )
-
-    def await_home(self, topic: str) -> None:
-        """Wait for the leaders to be where they are meant to be, or they would move while something is measured."""
-        deadline = time.monotonic() + HOME_S_MAX
-        while time.monotonic() < deadline:
-            partitions = self.ask(metadata_of([topic])).topics[0].partitions
-            if all(partition.leader_id == partition.replica_nodes[0] for partition in partitions):
-                return
-            time.sleep(10 * POLL_S)
 
     def await_in_sync(self, topic: str) -> None:
         """Wait until all replicas of a topic have what is committed."""
