@@ -15,10 +15,9 @@ from pathlib import Path
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient  # pyright: ignore[reportPrivateImportUsage]
 
-from tests.e2e.clients.environments import Unavailable, environment
+from tests.e2e.clients.environments import Unavailable, environment, make_java_libraries
 from tests.ports import free_port
 
-MAKE_S_MAX = 180.0
 FORMAT_S_MAX = 60.0
 START_S_MAX = 60.0
 STOP_S_MAX = 30.0
@@ -47,7 +46,7 @@ class ApacheKafka:
         java = shutil.which("java")
         if java is None:
             raise Unavailable("there is no java: install a JRE of version 17 or later")
-        libraries = environment("kafka-server", _fetch_jars) / "libs"
+        libraries = environment("kafka-server", make_java_libraries) / "libs"
         port, controller_port = port or free_port(), free_port()
         self.bootstrap = f"127.0.0.1:{advertised_port or port}"
         self._log = folder / "kafka.log"
@@ -114,27 +113,6 @@ class ApacheKafka:
         """May be called again."""
         self._process.kill()
         self._process.wait()
-
-
-def _fetch_jars(folder: Path) -> None:
-    maven = shutil.which("mvn")
-    if maven is None:
-        raise Unavailable("there is no mvn: install Maven")
-    goal = ("dependency:copy-dependencies", "-DincludeScope=runtime", "-DoutputDirectory=libs")
-    try:
-        subprocess.run(
-            [maven, "--quiet", "--batch-mode", *goal],
-            cwd=folder,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            timeout=MAKE_S_MAX,
-            check=True,
-        )
-    except subprocess.TimeoutExpired:
-        raise Unavailable(f"Maven did not fetch Kafka's jars in {MAKE_S_MAX:.0f} s") from None
-    except subprocess.CalledProcessError as error:
-        said = " ".join((error.stdout + error.stderr).decode(errors="replace").split())
-        raise Unavailable(f"Maven could not fetch Kafka's jars: {said[-400:]}") from None
 
 
 def _properties(port: int, advertised_port: int, controller_port: int, data: Path) -> str:

@@ -9,6 +9,8 @@ import pytest
 from tests.server.client import Client, batch_of, numbered, produce_request, records_of, values_of
 from tests.server.world import Server, World
 from tests.wire import record_oracles
+from tidelog.server.connection import Exchange
+from tidelog.server.produce import DEADLINE_STEP_MS
 from tidelog.wire.batch import Buffer, assemble, seal
 from tidelog.wire.compression import Codec
 from tidelog.wire.errors import ErrorCode
@@ -200,3 +202,17 @@ async def test_a_version_that_is_not_ours_ends_the_connection(world: World, vers
 async def test_a_producer_id_of_a_stranger_is_accepted(world: World) -> None:
     _, client = await _topic(world)
     assert (await client.produce("t", numbered(2**62, 5))).error_code == 0
+
+
+async def test_requests_of_neighbouring_milliseconds_are_one_proposal(world: World) -> None:
+    server, _ = await _topic(world)
+    replica = server.replica("t")
+    connection = next(iter(server.broker.connections))
+    header, request = RequestHeader(0, 9, 1, "c"), produce_request("t", [(0, batch_of("x"))])
+    last_index = replica.log.last_index
+    due_ms = (server.broker.now() + request.timeout_ms) | (DEADLINE_STEP_MS - 1)
+    for later_ms in (1, 2, DEADLINE_STEP_MS):
+        frame = memoryview(bytearray(b"".join(encode_request(header, request))[4:]))
+        server.broker.begin(Exchange(connection, 0, 9, 1, due_ms + later_ms - request.timeout_ms), frame)
+    assert replica.log.last_index == last_index, "nothing was proposed before the turn's end"
+    await server.until_appended("t", 3)

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 LEADER_SINCE = 10
 BATCHES_SINCE = 3  # the version from which on a partition's records are one batch; before, a message set
 TIMEOUT_MS_MAX = 600_000
+DEADLINE_STEP_MS = 64  # deadlines are rounded up to it, so that requests of neighbouring moments go into one proposal
 _MAGIC_AT = 16
 _TIMED_OUT = Refusal(Reason.TIMED_OUT)
 
@@ -74,7 +75,7 @@ class Produce:
         self._acks = request.acks
         if not 0 <= timeout_ms <= TIMEOUT_MS_MAX:
             timeout_ms = 0 if timeout_ms < 0 else TIMEOUT_MS_MAX
-        self._deadline_ms = exchange.received_ms + timeout_ms
+        self._deadline_ms = (exchange.received_ms + timeout_ms) | (DEADLINE_STEP_MS - 1)
         self._wrong_node = False  # a partition failed in a way that the client wants to know who leads
         self._missing = 1  # until every partition was begun
         self._answers: list[tuple[TopicName, list[PartitionAnswer]]] = []

@@ -103,7 +103,8 @@ def _make_node_modules(folder: Path) -> None:
     _run([npm, "ci", "--ignore-scripts", "--no-audit", "--no-fund", "--fetch-retries", "1"], folder)
 
 
-def _make_java_libraries(folder: Path) -> None:
+def make_java_libraries(folder: Path) -> None:
+    """The jars that its pom names, and all that they need, into `libs`."""
     maven = _program("mvn", "install Maven")
     goal = ["dependency:copy-dependencies", "-DincludeScope=runtime", "-DoutputDirectory=libs"]
     _run([maven, "--quiet", "--batch-mode", *goal], folder)
@@ -136,7 +137,7 @@ def _kafkajs(bootstrap: str) -> Sequence[str]:
 def _java(bootstrap: str) -> Sequence[str]:
     java = _program("java", "install a JDK")
     _program("javac", "a JDK is needed, not only a JRE, for the driver is started from its source")
-    libraries = environment("java", _make_java_libraries) / "libs"
+    libraries = environment("java", make_java_libraries) / "libs"
     # Small and quick to start: the tests need neither a large heap nor the optimising compiler.
     options = [
         "-XX:+UseSerialGC",
