@@ -8,12 +8,14 @@ import asyncio
 import contextlib
 import itertools
 import struct
+import time
 from collections import deque
 from collections.abc import Sequence
 from typing import Any
 from uuid import UUID
 
 from tidelog.wire.batch import Buffer
+from tidelog.wire.errors import ErrorCode
 from tidelog.wire.frames import RequestHeader, decode_response, encode_request, read_correlation_id
 from tidelog.wire.messages import (
     APIS,
@@ -34,6 +36,7 @@ from tidelog.wire.messages.offsets import ListOffsetsResponsePartition
 from tidelog.wire.records import Record, build_batch, read_records
 
 WAIT_S = 10.0  # generous: only a server that does not answer at all takes so long
+ASK_AGAIN_S = 0.01
 PRODUCE_VERSION = 9
 FETCH_VERSION = 12
 LATEST, EARLIEST, MAX_TIMESTAMP = -1, -2, -3
@@ -151,10 +154,14 @@ class Client:
         return response.responses[0].partitions[0]
 
     async def read_all(self, topic: str, partition: int = 0, offset: int = 0) -> list[str]:
-        """Every visible value from `offset` on."""
+        """Every visible value from `offset` on. A node that is between two leaders is asked again, as consumers do."""
         values: list[str] = []
+        give_up = time.monotonic() + WAIT_S
         while True:
             fetched = await self.fetch(topic, offset, partition)
+            if fetched.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER and time.monotonic() < give_up:
+                await asyncio.sleep(ASK_AGAIN_S)
+                continue
             assert fetched.error_code == 0, fetched
             records = [record for record in records_of(fetched.records) if record.offset >= offset]
             if not records:

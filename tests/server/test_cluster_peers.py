@@ -21,6 +21,7 @@ from tidelog.server.peer_codec import FrameKind, encode_envelope, encode_json
 from tidelog.server.peers import VERSION, Hello, Link, PeerCallError, Peers
 from tidelog.wire.errors import ErrorCode
 
+CALL_MS = 10_000  # generous: a call that is answered at all is answered long before
 BATCH = bytes(batch_of("x" * 100_000))
 _starts = itertools.count(1)
 
@@ -114,8 +115,8 @@ async def test_when_both_dial_at_once_one_connection_stays(monkeypatch: pytest.M
     for _ in range(5):
         async with _ends(1, 2) as (one, two):
             await until(lambda one=one, two=two: len(one.peers._all) == len(two.peers._all) == 1)
-            assert (await one.peers.call(2, "echo", {"n": 1}, 1_000))["from"] == 1
-            assert (await two.peers.call(1, "echo", {"n": 2}, 1_000))["echo"] == {"n": 2}
+            assert (await one.peers.call(2, "echo", {"n": 1}, CALL_MS))["from"] == 1
+            assert (await two.peers.call(1, "echo", {"n": 2}, CALL_MS))["echo"] == {"n": 2}
 
 
 async def test_the_larger_number_dials_when_the_smaller_one_does_not() -> None:
@@ -178,7 +179,7 @@ async def test_a_connection_whose_time_was_up_just_when_it_was_made_is_made_agai
 
         async def answered() -> bool:
             try:
-                return bool(await one.peers.call(2, "echo", {}, 1_000))
+                return bool(await one.peers.call(2, "echo", {}, CALL_MS))
             except PeerCallError:
                 return False
 
@@ -232,7 +233,7 @@ async def _refused(end: End, other: End, data: bytes, faults: list[dict[str, Any
     assert end.peers.connected == connected
     assert end.peers._links[other.hello.node] is link
     assert end.received == [e for e in end.received if not e.messages]
-    assert (await other.peers.call(end.hello.node, "echo", {}, 1_000))["from"] == other.hello.node
+    assert (await other.peers.call(end.hello.node, "echo", {}, CALL_MS))["from"] == other.hello.node
     assert faults == [], "it is an answer to garbage, not a fault"
 
 
@@ -292,7 +293,7 @@ async def test_garbage_after_the_hello_ends_its_connection_or_is_ignored(
         with pytest.raises(PeerCallError):
             await calling
         assert one.peers._links[2] is link
-        assert (await two.peers.call(1, "echo", {}, 1_000))["from"] == 2
+        assert (await two.peers.call(1, "echo", {}, CALL_MS))["from"] == 2
     assert faults == []
 
 
@@ -337,7 +338,7 @@ async def test_a_call_that_is_not_answered_ends_when_its_time_is_up() -> None:
             await one.peers.call(2, "never", {}, 50)
         assert failed.value.code is ErrorCode.REQUEST_TIMED_OUT
         two.gate.set()
-        assert (await one.peers.call(2, "echo", {"still": "there"}, 1_000))["echo"] == {"still": "there"}
+        assert (await one.peers.call(2, "echo", {"still": "there"}, CALL_MS))["echo"] == {"still": "there"}
 
 
 async def test_calls_end_with_their_connection() -> None:
@@ -353,7 +354,7 @@ async def test_calls_end_with_their_connection() -> None:
 async def test_a_node_that_cannot_be_reached_is_not_called() -> None:
     async with _ends(1, dial=False) as (one,):
         with pytest.raises(PeerCallError) as failed:
-            await one.peers.call(2, "echo", {}, 1_000)
+            await one.peers.call(2, "echo", {}, CALL_MS)
         assert failed.value.code is ErrorCode.BROKER_NOT_AVAILABLE
 
 
@@ -398,14 +399,14 @@ async def _call_past_own_bound(end: End) -> None:
 async def test_a_call_that_fails_there_fails_here(method: str, code: ErrorCode) -> None:
     async with _ends(1, 2) as (one, _):
         with pytest.raises(PeerCallError) as failed:
-            await one.peers.call(2, method, {}, 1_000)
+            await one.peers.call(2, method, {}, CALL_MS)
         assert failed.value.code is code
 
 
 async def test_a_method_that_the_other_node_does_not_know_is_refused(cluster: ClusterWorld) -> None:
     await cluster.start(2)
     with pytest.raises(PeerCallError) as failed:
-        await cluster.servers[1].broker.peers.call(2, "nonsense", {}, 1_000)
+        await cluster.servers[1].broker.peers.call(2, "nonsense", {}, CALL_MS)
     assert failed.value.code is ErrorCode.UNSUPPORTED_VERSION
     assert "nonsense" in failed.value.message
 
