@@ -21,7 +21,7 @@ from bench.scratch import scratch
 MB = 1_000_000
 TOPIC = "bare"
 SEGMENT_BYTES = 64 * MIB  # small, so that files are used again soon, as in a stream that has reached its retention
-SEGMENTS_FILLED = 3
+SEGMENTS_FILLED = 8  # before anything is measured: from then on there is always a file to use again
 KEPT_BYTES = 2 * SEGMENT_BYTES  # of what was sent: more than the tail cache holds
 ROUNDS = 7
 ROUND_TRIES_MAX = 3  # a leader may change in the middle of a round, which then does not count
@@ -205,8 +205,9 @@ def raw() -> list[Line]:
         cluster.create([TOPIC])
         cluster.await_home(TOPIC)
         with closing(Sender(cluster, TOPIC)) as sender:
-            sender.produce(batch_of(MB), SEGMENTS_FILLED * SEGMENT_BYTES // MB, 5)
-            sender.forget()
+            for _ in range(SEGMENTS_FILLED):
+                sender.produce(batch_of(MB), SEGMENT_BYTES // MB, 5)
+                sender.forget()
             return [_raw_line(sender, folder, shape) for shape in SHAPES]
 
 
