@@ -41,6 +41,7 @@ FETCH_BYTES = 4 * MIB
 CLIENT_BYTES = MIB  # what Kafka's clients ask for unless told otherwise
 ROUNDS = 3
 PRODUCES = 1_600
+TURNS = 4  # alone and beside a reader, one after the other: what the disk does meanwhile meets both
 SMALL = batch_of(16 << 10)
 WAIT_S_MAX = 120.0
 NEVER_MS = 1 << 62
@@ -206,10 +207,10 @@ def _produce_beside(server: Server, folder: str) -> Line:
         client.create(OTHER)
         client.produce(OTHER, SMALL, PRODUCES // 4, 1)
         alone, beside = [], []
-        for _ in range(2):
-            alone += client.produce(OTHER, SMALL, PRODUCES // 2, 1).latencies_s
+        for _ in range(TURNS):
+            alone += client.produce(OTHER, SMALL, PRODUCES // TURNS, 1).latencies_s
             with serving(["bench.tier", READ_ON, host, str(port)], os.path.join(folder, "reader.log")):
-                beside += client.produce(OTHER, SMALL, PRODUCES // 2, 1).latencies_s
+                beside += client.produce(OTHER, SMALL, PRODUCES // TURNS, 1).latencies_s
     p99 = [percentile(values, 0.99) * 1_000 for values in (alone, beside)]
     factor = p99[1] / p99[0]
     return Line(

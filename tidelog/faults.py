@@ -88,6 +88,10 @@ POINTS: Mapping[str, str] = {
     "tier.delete.indexes-gone": "a segment's index is removed from the store, its batches are not",
     "tier.delete.objects-gone": "a segment's objects are removed, and it is not forgotten",
     "tier.manifest": "a stream's manifest is about to be put into the store",
+    "tier.topic.marked": "a deleted topic's manifests say that it is, and all its objects are there",
+    "tier.topic.emptied": "a deleted topic's objects are removed, its manifests are there",
+    "tier.mirror.manifest-read": "an attached stream's leader has read its owner's manifest and written nothing down",
+    "tier.mirror.recorded": "some of what the manifest says is in the log, perhaps more is to come",
     "tier.fetch": "a piece of a remote segment is about to be fetched",
     # The receiver of a PikiwiDB source.
     "pikiwi.received": "a message with binlog items has arrived and nothing of it is written",

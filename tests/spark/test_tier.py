@@ -120,6 +120,22 @@ def test_small_segments_are_read_together(tmp_path: Path):
     assert found == [(0, 20), (20, 40), (40, 60), (60, 80), (80, 100), (100, 125), (125, 150), (150, 200)]
 
 
+@pytest.mark.parametrize(("batches_a_part", "expected"), [(20, [(0, 100)]), (19, [(0, 80), (80, 100)])])
+def test_what_brokers_have_behind_the_store_is_a_part_of_its_own_unless_it_is_small(
+    tmp_path: Path, batches_a_part: int, expected: list[tuple[int, int]]
+):
+    made = batches([5] * 20)
+    bucket, brokers = Bucket(tmp_path), Brokers(made)
+    bucket.put(made[:16])
+    bucket.describe()
+    wanted, bound = offsets_from(0, 100), batches_a_part * len(made[0])
+    holding = look(History(bucket.tier()), brokers, wanted)
+    parts = cut(wanted, holding, bound)
+    assert [(part.start, part.end) for part in parts] == expected
+    offsets = [offset for part in parts for offset in read(bucket, brokers, part, runs_of(part, holding))]
+    assert offsets == list(range(100))
+
+
 def test_offsets_before_the_log_start_are_left_to_the_brokers(tmp_path: Path):
     """They may still lie in the store, but are deleted."""
     made = batches([5] * 4)

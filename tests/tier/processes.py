@@ -26,8 +26,11 @@ def value_of(number: int) -> bytes:
 
 
 class TieredProcesses:
-    def __init__(self, folder: Path, nodes: int = 3) -> None:
-        self.store = folder / "store"
+    def __init__(self, folder: Path, nodes: int = 3, *, store: Path | None = None, topic: str = TOPIC) -> None:
+        """With a store of its own, unless it shares one."""
+        folder.mkdir(exist_ok=True)
+        self.store = folder / "store" if store is None else store
+        self.topic = topic
         self.written = 0
         self._nodes = nodes
         self.cluster = Cluster(
@@ -53,8 +56,8 @@ class TieredProcesses:
     def start_topic(self, **configs: str) -> None:
         settings = {"remote.storage.enable": "true", "local.retention.bytes": "1", **configs}
         admin = AdminClient({"bootstrap.servers": self.cluster.bootstrap})
-        topic = NewTopic(TOPIC, num_partitions=1, replication_factor=self._nodes, config=settings)
-        admin.create_topics([topic])[TOPIC].result(WAIT_S)
+        topic = NewTopic(self.topic, num_partitions=1, replication_factor=self._nodes, config=settings)
+        admin.create_topics([topic])[self.topic].result(WAIT_S)
 
     def write(self, count: int) -> None:
         """More records, of which each is acknowledged once and lies at the offset of its number."""
@@ -66,7 +69,7 @@ class TieredProcesses:
                 failed.append(error)
 
         for number in range(self.written, self.written + count):
-            producer.produce(TOPIC, value_of(number), on_delivery=delivered)
+            producer.produce(self.topic, value_of(number), on_delivery=delivered)
         assert producer.flush(WAIT_S) == 0
         assert failed == []
         self.written += count
@@ -74,8 +77,8 @@ class TieredProcesses:
     def status(self) -> dict[str, Any]:
         def ask() -> dict[str, Any] | None:
             try:
-                leader = self.cluster.leader(TOPIC)
-                return self.cluster.admin("tier-status", node=leader, topic=TOPIC, partition=0)
+                leader = self.cluster.leader(self.topic)
+                return self.cluster.admin("tier-status", node=leader, topic=self.topic, partition=0)
             except (AskError, ClusterFailed):
                 return None
 
@@ -86,19 +89,19 @@ class TieredProcesses:
 
     def check_every_offset(self) -> tuple[int, int]:
         """What a consumer gets from the first offset to the last is what was written; gives the two."""
-        self.cluster.leader(TOPIC)
+        self.cluster.leader(self.topic)
         consumer = Consumer(
             {"bootstrap.servers": self.cluster.bootstrap, "group.id": "check", "enable.auto.commit": False}
         )
 
         def watermarks() -> tuple[int, int] | None:
             with contextlib.suppress(KafkaException):  # this client asks whom it first took for the leader
-                return consumer.get_watermark_offsets(TopicPartition(TOPIC, 0), ASK_S)
+                return consumer.get_watermark_offsets(TopicPartition(self.topic, 0), ASK_S)
             return None
 
         try:
             first, last = self.cluster.wait_for(watermarks, "offsets of the topic", WAIT_S)
-            consumer.assign([TopicPartition(TOPIC, 0, first)])
+            consumer.assign([TopicPartition(self.topic, 0, first)])
             for offset in range(first, last):
                 message = consumer.poll(WAIT_S)
                 assert message is not None, f"nothing came at {offset}"
@@ -109,8 +112,8 @@ class TieredProcesses:
         return first, last
 
     def scrub(self) -> dict[str, Any]:
-        leader = self.cluster.leader(TOPIC)
-        return self.cluster.admin("tier-scrub", node=leader, topic=TOPIC, partition=0, remove=True)
+        leader = self.cluster.leader(self.topic)
+        return self.cluster.admin("tier-scrub", node=leader, topic=self.topic, partition=0, remove=True)
 
     def close(self) -> None:
         self.cluster.close()

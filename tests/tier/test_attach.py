@@ -1,21 +1,19 @@
 """Topics that show another cluster's, straight from the store: read, followed, and never changed."""
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from tests.server.client import EARLIEST, LATEST, batch_of, fetch_request, records_of
 from tests.server.many import ClusterWorld
-from tests.server.operating import NEVER_STABLE_MS, admin, ask_admin, create_on, lead
-from tests.server.world import Server, until
+from tests.server.operating import NEVER_STABLE_MS, admin, ask_admin, lead
+from tests.server.world import until
 from tests.tier.segments import remote
-from tests.tier.tiered import TIERED, read_numbers, settings, stored, write
+from tests.tier.tiered import attached, owner, read_numbers, settings, stored, write
 from tidelog.server.remote_reads import without_epochs_behind
+from tidelog.tier.errors import TierError
 from tidelog.tier.layout import StreamManifest
 from tidelog.tier.metadata import (
     Outcome,
@@ -31,6 +29,8 @@ from tidelog.tier.metadata import (
 from tidelog.wire.batch import read_facts
 from tidelog.wire.errors import ErrorCode
 from tidelog.wire.messages import (
+    CreatePartitionsRequest,
+    CreatePartitionsRequestTopic,
     DeleteRecordsRequest,
     DeleteRecordsRequestPartition,
     DeleteRecordsRequestTopic,
@@ -123,28 +123,6 @@ def test_leader_epochs_that_the_group_has_not_reached_are_not_shown() -> None:
 # On real clusters
 
 
-@asynccontextmanager
-async def owner(tmp_path: Path, **configs: str) -> AsyncIterator[tuple[ClusterWorld, Server]]:
-    """Another cluster, of one node, whose topic `t` is tiered to the same store."""
-    world = ClusterWorld(tmp_path / "owner")
-    try:
-        await world.start(1, **settings(tmp_path))
-        await create_on(world.any, "t", [1], **(TIERED | configs))
-        yield world, await world.until_led("t")
-    finally:
-        await world.stop()
-
-
-async def attached(cluster: ClusterWorld, tmp_path: Path, offset: int, **changed: Any) -> Server:
-    """Three nodes that show it as `shown`, at least up to an offset."""
-    await cluster.start(3, **settings(tmp_path, **changed))
-    made = await admin(cluster.any, "tier-attach", source="t", topic="shown")
-    assert (made["topic"], made["partitions"]) == ("shown", 1)
-    leader = await lead(cluster, "shown", 1)
-    await until(lambda: leader.replica("shown").high_watermark >= offset)
-    return leader
-
-
 async def test_an_attached_topic_is_read_across_clusters_and_follows_its_owner(
     cluster: ClusterWorld, tmp_path: Path
 ) -> None:
@@ -164,6 +142,40 @@ async def test_an_attached_topic_is_read_across_clusters_and_follows_its_owner(
         found = await admin(leader, "tier-status", topic="shown", partition=0)
         assert found["topic"]["RemoteFetchRequests"] > 0
         assert (found["attached"], found["local_start_offset"]) == (found["folder"].split("/")[0], 50)
+
+
+async def test_partitions_that_the_owner_adds_are_shown_too(cluster: ClusterWorld, tmp_path: Path) -> None:
+    async with owner(tmp_path) as (world, source):
+        await write(source, 15)
+        await until(lambda: source.replica("t").remote.copied_until == 10)
+        await attached(cluster, tmp_path, 10)
+        asked = [CreatePartitionsRequestTopic(name="t", count=3)]
+        client = await source.connect()
+        assert (await client.ask(CreatePartitionsRequest(topics=asked, timeout_ms=5_000))).results[0].error_code == 0
+        await world.until_led("t", 2)
+        await write(source, 15, first=100, partition=2)
+        for server in cluster.servers.values():
+            await until(lambda server=server: len(server.broker.state.topics["shown"].partitions) == 3)
+        leader = await cluster.until_led("shown", 2)
+        await until(lambda: leader.replica("shown", 2).high_watermark == 10)
+        assert await read_numbers(leader, topic="shown", partition=2) == list(range(100, 110))
+        assert (await admin(leader, "tier-status", topic="shown", partition=2))["attached"].startswith("t-")
+
+
+async def test_more_partitions_than_are_allowed_here_are_refused_and_the_others_go_on(
+    cluster: ClusterWorld, tmp_path: Path
+) -> None:
+    async with owner(tmp_path) as (_, source):
+        await write(source, 15)
+        await until(lambda: source.replica("t").remote.copied_until == 10)
+        leader = await attached(cluster, tmp_path, 10, topic_partitions_max=2)
+        topic, tiering = leader.broker.state.topics["shown"], leader.broker.tiering
+        assert tiering is not None
+        with pytest.raises(TierError, match=r"topic\.partitions\.max"):
+            await tiering.add_partitions(topic, 3)
+        await tiering.add_partitions(topic, 2)
+        await tiering.add_partitions(topic, 2)  # from what was known before: another was faster
+        await until(lambda: len(leader.broker.state.topics["shown"].partitions) == 2)
 
 
 async def test_an_attached_topic_is_only_read(cluster: ClusterWorld, tmp_path: Path) -> None:

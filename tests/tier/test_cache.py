@@ -1,6 +1,7 @@
 """What is kept of the store's content: one load a name, budgets, files that cannot be trusted."""
 
 import asyncio
+import os
 import threading
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -8,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tidelog.tier.cache import Buffer, DiskCache, InFlight
+from tests.server.world import until
+from tidelog.tier.cache import PIECE_BYTES, Buffer, DiskCache, InFlight
 from tidelog.tier.errors import StoreUnavailableError
 
 MEMORY = 100
@@ -80,7 +82,7 @@ async def test_what_fell_out_of_memory_is_found_on_disk(tmp_path: Path, threads:
     cache, store = cache_in(tmp_path, threads, memory=10), Store()
     await fetch(cache, store, "a")
     await fetch(cache, store, "b")
-    await asyncio.gather(*cache._writing)
+    await cache.settled()
     assert await fetch(cache, store, "a") == b"a........."
     assert store.loaded == ["a", "b"]
     assert cache.counts.disk_hits == 1
@@ -90,7 +92,7 @@ async def test_what_fell_out_of_memory_is_found_on_disk(tmp_path: Path, threads:
 async def test_the_next_process_finds_it_too(tmp_path: Path, threads: ThreadPoolExecutor) -> None:
     cache, store = cache_in(tmp_path, threads), Store()
     await fetch(cache, store, "a")
-    await cache.close()
+    await cache.settled()
     (tmp_path / "b.tmp").write_bytes(b"half")
     again = cache_in(tmp_path, threads)
     assert await fetch(again, store, "a") == b"a........."
@@ -105,10 +107,10 @@ async def test_the_disk_budget_holds_and_the_least_recently_used_goes(
     cache, store = cache_in(tmp_path, threads, bytes_max=30, memory=1), Store()
     for name in ("a", "b"):
         await fetch(cache, store, name)
-        await asyncio.gather(*cache._writing)
+        await cache.settled()
     await fetch(cache, store, "a")
     await fetch(cache, store, "c")
-    await asyncio.gather(*cache._writing)
+    await cache.settled()
     await asyncio.sleep(0)
     assert names_in(tmp_path) == ["a", "c"]
     assert cache.bytes == 28
@@ -125,7 +127,7 @@ async def test_what_is_read_once_is_not_written_to_disk_and_what_is_read_again_i
         await fetch(cache, store, name)
     assert names_in(tmp_path) == []
     await fetch(cache, store, "a")
-    await asyncio.gather(*cache._writing)
+    await cache.settled()
     assert names_in(tmp_path) == ["a"]
     await fetch(cache, store, "b")
     await fetch(cache, store, "a")
@@ -138,7 +140,7 @@ async def test_a_budget_that_is_given_later_is_used(tmp_path: Path, threads: Thr
     await fetch(cache, store, "a")
     cache.set_budget(100)
     await fetch(cache, store, "b")
-    await asyncio.gather(*cache._writing)
+    await cache.settled()
     assert names_in(tmp_path / "cache") == ["b"]
     await cache.close()
 
@@ -156,7 +158,7 @@ async def test_something_larger_than_the_budget_is_served_and_not_kept(
 async def test_a_file_that_was_harmed_is_loaded_again(tmp_path: Path, threads: ThreadPoolExecutor, harm: str) -> None:
     cache, store = cache_in(tmp_path, threads), Store()
     await fetch(cache, store, "a")
-    await cache.close()
+    await cache.settled()
     path = tmp_path / "a"
     content = path.read_bytes()
     match harm:
@@ -232,7 +234,7 @@ async def test_what_is_forgotten_is_gone_from_memory_and_disk(tmp_path: Path, th
     cache, store = cache_in(tmp_path, threads), Store()
     for name in ("x-0", "x-1", "y-0"):
         await fetch(cache, store, name)
-    await asyncio.gather(*cache._writing)
+    await cache.settled()
     await asyncio.sleep(0)
     cache.forget("x-")
     assert names_in(tmp_path) == ["y-0"]
@@ -261,5 +263,61 @@ async def test_files_are_written_one_at_a_time_and_what_comes_meanwhile_is_not_k
         await fetch(cache, store, name)
     assert store.loaded == ["a", "b", "a", "b"]
     busy.set()
-    await cache.close()
+    await cache.settled()
     assert names_in(tmp_path) == ["a"]
+    await cache.close()
+
+
+async def test_what_is_loaded_again_while_it_is_written_is_written_once(
+    tmp_path: Path, threads: ThreadPoolExecutor
+) -> None:
+    cache, store, busy = cache_in(tmp_path, threads, memory=1), Store(), threading.Event()
+    threads.submit(busy.wait)
+    for name in ("a", "b", "a", "b"):
+        await fetch(cache, store, name)
+    busy.set()
+    await cache.settled()
+    assert (await fetch(cache, store, "a"), cache.counts.disk_hits) == (b"a.........", 1)
+    await cache.close()
+
+
+async def test_a_file_is_written_in_small_pieces_each_of_them_to_the_disk_before_the_next(
+    tmp_path: Path, threads: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A log on the same disk is synced between them; the pauses are as long as the disk is slow."""
+    synced: list[int] = []
+    pauses: list[float] = []
+    size = 2 * PIECE_BYTES + 7
+    cache, store = cache_in(tmp_path, threads, 1 << 20, keeps_first=0, memory=1, in_flight=1 << 20), Store()
+    monkeypatch.setattr("os.fdatasync", lambda file: synced.append(os.fstat(file).st_size))
+    monkeypatch.setattr("tidelog.tier.cache.PAUSES", 1_000_000)
+    monkeypatch.setattr("tidelog.tier.cache.PAUSE_S_MAX", 0.001)
+    sleep = asyncio.sleep
+
+    async def pause(seconds: float) -> None:
+        pauses.append(seconds)
+        await sleep(0)
+
+    for name in ("a", "b", "a"):
+        await fetch(cache, store, name, size)
+    monkeypatch.setattr("asyncio.sleep", pause)
+    await cache.settled()
+    assert synced == [PIECE_BYTES, 2 * PIECE_BYTES, size, size + 4]
+    assert pauses == [0.001] * 3
+    await fetch(cache, store, "b", size)
+    assert await fetch(cache, store, "a", size) == b"a".ljust(size, b".")
+    assert cache.counts.disk_hits == 1
+    await cache.close()
+
+
+async def test_one_who_is_stopped_while_it_writes_leaves_nothing_that_is_taken_up(
+    tmp_path: Path, threads: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tidelog.tier.cache.PAUSES", 1_000_000)
+    cache, store = cache_in(tmp_path, threads, keeps_first=0, memory=1), Store()
+    for name in ("a", "b", "a"):
+        await fetch(cache, store, name)
+    await until(lambda: names_in(tmp_path) == ["a.tmp"])
+    await cache.close()
+    assert cache_in(tmp_path, threads).bytes == 0
+    assert names_in(tmp_path) == []

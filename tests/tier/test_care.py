@@ -11,7 +11,7 @@ import pytest
 
 from tests.server.client import EARLIEST, batch_of, numbered
 from tests.server.many import ClusterWorld
-from tests.server.operating import NEVER_STABLE_MS, admin, ask_admin, create_on, lead
+from tests.server.operating import NEVER_STABLE_MS, admin, ask_admin, create_on, lead, number_of
 from tests.server.world import Server, until
 from tests.tier.segments import remote
 from tests.tier.tiered import (
@@ -24,6 +24,8 @@ from tests.tier.tiered import (
     until_tiered,
     write,
 )
+from tidelog import faults
+from tidelog.faults import Action
 from tidelog.tier.errors import LayoutError
 from tidelog.tier.layout import INDEXES, LOG, MANIFEST, StreamManifest, StreamPlace, id_text
 from tidelog.tier.metadata import SegmentState
@@ -292,6 +294,26 @@ async def test_what_comes_late_for_a_deleted_topic_is_removed_without_anybodys_h
     assert [path.name for path in stored(tmp_path)] == [MANIFEST]
     await cluster.stop_node(1)
     await cluster.start_node(1, **settings(tmp_path))
+    await until(lambda: stored(tmp_path) == [])
+
+
+@pytest.mark.parametrize("point", ["tier.topic.marked", "tier.topic.emptied"])
+async def test_a_controller_killed_while_it_removes_a_deleted_topic_is_followed_by_one_that_does(
+    cluster: ClusterWorld, tmp_path: Path, point: str
+) -> None:
+    leader = await tiered_cluster(cluster, tmp_path)
+    await write(leader, 25)
+    await until_tiered(cluster, 20)
+    controller = await cluster.controller()
+    faults.arm(point, Action("error"))
+    try:
+        client = await leader.connect()
+        await client.ask(DeleteTopicsRequest(topics=[DeleteTopicsRequestTopic(name="t")], timeout_ms=5_000))
+        await until(lambda: faults.hits().get(point, 0) > 0)
+        await cluster.kill(number_of(controller))
+        assert [path.name for path in stored(tmp_path) if path.name == MANIFEST] == [MANIFEST], "whose it is, is known"
+    finally:
+        faults.clear()
     await until(lambda: stored(tmp_path) == [])
 
 

@@ -23,6 +23,7 @@ from tidelog.tier.layout import (
     id_of,
     id_text,
     segment_of,
+    segment_text,
     topic_of_folder,
 )
 from tidelog.tier.metadata import SegmentState
@@ -108,6 +109,14 @@ def test_searching_an_index() -> None:
 def test_a_manifest_comes_back_as_it_was() -> None:
     segments = tuple(remote(n, n + 9, state=SegmentState.COPY_FINISHED) for n in (0, 10))
     manifest = StreamManifest("cluster", PLACE, 4, {"retention.ms": "7"}, 8, segments)
+    assert StreamManifest.decode(manifest.encode()) == manifest
+
+
+def test_a_manifest_is_the_same_when_texts_of_its_segments_are_remembered() -> None:
+    segments = tuple(remote(at, at + 9, state=SegmentState.COPY_FINISHED) for at in (0, 10, 20))
+    manifest = StreamManifest("cluster", PLACE, 4, {"segments": "[]"}, 8, segments)
+    texts = {each.id: segment_text(each) for each in segments}
+    assert manifest.encode(lambda each: texts[each.id]) == manifest.encode()
     assert StreamManifest.decode(manifest.encode()) == manifest
 
 

@@ -96,3 +96,17 @@ async def test_a_node_gives_every_number_there_is(
     assert found["RemoteFetchBytes", "t", -1] >= found["RemoteLogSizeBytes", "t", 0]
     assert found["RemoteCopyLagSegments", "t", 0] == 0
     assert found["RemoteChunkCacheLoads", "", -1] == 2
+    assert found["RemoteFetchBytesInFlight", "", -1] == 0
+    tiering.set_bounds(
+        leader.settings.changed(
+            {
+                "remote.log.manager.fetch.max.bytes.per.second": "1",
+                "remote.log.manager.copy.max.bytes.per.second": "1000000",  # a little less than a segment
+            }
+        )
+    )
+    tiering.reads.rate.charge(10, leader.broker.now())
+    assert tiering.begin_read(leader.replica("t"), 0, 10, lambda: None, first=True) is None
+    assert tiering.metrics.topic("t").fetch_throttled == 1
+    await write(leader, 10, first=25)
+    await until(lambda: tiering.metrics.topic("t").copy_throttle_ms > 0)

@@ -13,7 +13,7 @@ from tests.tier.segments import LocalLog, random_values
 from tidelog.server.tier_producers import ProducersFollowed
 from tidelog.storage import StorageSettings
 from tidelog.tier.cache import DiskCache, InFlight
-from tidelog.tier.copying import BatchCheck, SegmentCopy, copy_segment, delete_segment
+from tidelog.tier.copying import BATCHES_A_TURN, TURN_S, BatchCheck, SegmentCopy, copy_segment, delete_segment
 from tidelog.tier.errors import ObjectDamagedError, ObjectMissingError
 from tidelog.tier.image import image_of
 from tidelog.tier.layout import StreamPlace
@@ -256,6 +256,37 @@ def test_batches_are_followed_through_pieces_of_any_size() -> None:
     cut.feed(data[:-1])
     with pytest.raises(ObjectDamagedError):
         cut.finish(40)
+
+
+def test_one_who_follows_batches_lets_others_have_the_interpreter_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise the event loop waits for it, longer than a produce takes."""
+    pauses: list[float] = []
+    monkeypatch.setattr("tidelog.tier.copying.time.sleep", pauses.append)
+    log = LocalLog(ROOMY)
+    for number in range(2 * BATCHES_A_TURN + 1):
+        log.append([b"x"], timestamp=number)
+    log.roll()
+    segment = log.closed()[-1]
+    check = BatchCheck(0, lambda _: None)
+    check.feed(log.read(segment, 0, segment.length))
+    assert pauses == [TURN_S] * 2
+
+
+async def test_small_batches_are_gone_through_at_one_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tier = Tier(tmp_path)
+    fill(tier, batches=100, size=60)
+    await tier.copy()
+    taken: list[int] = []
+    ranged = tier.reader._range
+
+    async def counted(opened: object, start: int, end: int) -> list[memoryview]:
+        taken.append(start)
+        return await ranged(opened, start, end)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(tier.reader, "_range", counted)
+    assert offsets_of(await tier.read(299, 10))[-1] == 299
+    assert len(taken) < 10, "not once a batch"
+    await tier.close()
 
 
 async def test_what_is_deleted_is_gone_and_can_be_deleted_again(tmp_path: Path) -> None:

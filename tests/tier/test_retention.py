@@ -9,6 +9,7 @@ from tidelog.tier.retention import (
     local_start,
     log_start,
     may_copy,
+    next_to_copy,
     overdue_bytes,
     roll_after_ms,
 )
@@ -105,6 +106,29 @@ def test_overdue_is_what_retention_would_delete_if_it_were_copied() -> None:
 )
 def test_when_a_closed_segment_may_be_copied(why: str, bounds: Retention, number: int, expected: bool) -> None:
     assert may_copy(locals_(0, 900, 910, 920, 930), number, bounds, NOW) is expected, why
+
+
+@pytest.mark.parametrize(
+    ("why", "done_until", "committed", "expected"),
+    [
+        ("the first", 0, ANY, 0),
+        ("in order: the first that is not in the store", 10, ANY, 1),
+        ("one of which a part is in the store", 15, ANY, 1),
+        ("never the one that is written to", 30, ANY, None),
+        ("not one whose end is not committed", 10, 19, None),
+        ("one that is committed to its end", 10, 20, 1),
+    ],
+)
+def test_which_segment_is_copied_next(why: str, done_until: int, committed: int, expected: int | None) -> None:
+    local = locals_(0, 900, 910, 920, 930)
+    assert next_to_copy(local, done_until, committed, Retention(-1, -1), NOW) == expected, why
+
+
+def test_no_segment_is_copied_before_one_that_is_not_closed_or_has_to_wait() -> None:
+    local = locals_(0, 900, 910, 920)
+    open_one = [local[0]._replace(closed=False), *local[1:]]
+    assert next_to_copy(open_one, 0, ANY, Retention(-1, -1), NOW) is None
+    assert next_to_copy(local, 0, ANY, Retention(-1, -1, lag_ms=500, lag_bytes=10**6), NOW) is None
 
 
 @pytest.mark.parametrize(

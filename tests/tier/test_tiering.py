@@ -90,6 +90,24 @@ async def test_every_replica_serves_history_when_it_leads(cluster: ClusterWorld,
         assert await offset_of(leader, EARLIEST) == (0, -1)
 
 
+async def test_streams_in_several_data_folders_are_tiered_from_each_of_them(
+    cluster: ClusterWorld, tmp_path: Path
+) -> None:
+    folders = [cluster.folder(1), tmp_path / "second"]
+    several = settings(tmp_path, log_dirs=",".join(map(str, folders)))
+    await cluster.start(1, **several)
+    await create_on(cluster.any, "t", [1], [1], [1], **TIERED)
+    for partition in range(3):
+        await write(await cluster.until_led("t", partition), 25, partition=partition)
+    await until(lambda: all(cluster.any.replica("t", number).log.start_offset >= 20 for number in range(3)))
+    assert all(list(folder.glob("streams/[0-9]*")) for folder in folders)
+    await cluster.kill(1)
+    await cluster.start_node(1, **several)
+    for partition in range(3):
+        leader = await cluster.until_led("t", partition)
+        assert await read_numbers(leader, partition=partition) == list(range(25))
+
+
 async def test_copies_of_several_leaders_fit_together(cluster: ClusterWorld, tmp_path: Path) -> None:
     """Replicas cut their segments at different places."""
     leader = await tiered_cluster(cluster, tmp_path)
@@ -184,7 +202,7 @@ async def test_leader_epochs_are_those_of_both_tiers(cluster: ClusterWorld, tmp_
 
 
 async def test_nothing_leaves_the_disk_while_the_store_is_away_and_everything_later(
-    cluster: ClusterWorld, tmp_path: Path
+    cluster: ClusterWorld, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     leader = await tiered_cluster(cluster, tmp_path)
     tiering = leader.broker.tiering
@@ -199,6 +217,7 @@ async def test_nothing_leaves_the_disk_while_the_store_is_away_and_everything_la
     await until(lambda: tiering.metrics.node.copy_errors > 3)
     assert all(replica.log.start_offset == 0 for replica in replicas(cluster))
     assert tiering.overdue_bytes(leader.replica("t")) > 2 << 20
+    await until(lambda: "bytes stay on disk because they are not in the store" in caplog.text)
     assert await read_numbers(leader) == list(range(40))
     tiering.store.put_parts = put  # type: ignore[method-assign]
     await until_tiered(cluster, 30)

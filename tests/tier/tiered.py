@@ -2,12 +2,14 @@
 
 import os
 import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 from tests.server.client import batch_of
 from tests.server.many import ClusterWorld
-from tests.server.operating import STAY, create_on, lead
+from tests.server.operating import STAY, admin, create_on, lead
 from tests.server.world import Server, until
 from tidelog.server.replica import Replica
 from tidelog.tier.layout import INDEXES, LOG, ObjectName, id_text
@@ -42,21 +44,44 @@ async def tiered_cluster(cluster: ClusterWorld, folder: Path, **changed: Any) ->
     return await lead(cluster, "t", 1)
 
 
+@asynccontextmanager
+async def owner(tmp_path: Path, **configs: str) -> AsyncIterator[tuple[ClusterWorld, Server]]:
+    """Another cluster, of one node, whose topic `t` is tiered to the same store."""
+    world = ClusterWorld(tmp_path / "owner")
+    try:
+        await world.start(1, **settings(tmp_path))
+        await create_on(world.any, "t", [1], **(TIERED | configs))
+        yield world, await world.until_led("t")
+    finally:
+        await world.stop()
+
+
+async def attached(cluster: ClusterWorld, tmp_path: Path, offset: int, **changed: Any) -> Server:
+    """Three nodes that show it as `shown`, at least up to an offset."""
+    await cluster.start(3, **settings(tmp_path, **changed))
+    made = await admin(cluster.any, "tier-attach", source="t", topic="shown")
+    assert (made["topic"], made["partitions"]) == ("shown", 1)
+    leader = await lead(cluster, "shown", 1)
+    await until(lambda: leader.replica("shown").high_watermark >= offset)
+    return leader
+
+
 async def write(server: Server, count: int, first: int = 0, topic: str = "t", **options: Any) -> None:
     """Records `first`, `first + 1`, …, one a batch, with their numbers in front."""
     client = await server.connect()
     for number in range(first, first + count):
         when = options.get("time_ms", int(time.time() * 1000))
-        answer = await client.produce(topic, batch_of(f"{number} {WIDE}", first_time=when))
+        batch = batch_of(f"{number} {WIDE}", first_time=when)
+        answer = await client.produce(topic, batch, partition=options.get("partition", 0))
         assert answer.error_code == 0
     await client.close()
 
 
-async def read_numbers(server: Server, topic: str = "t", offset: int = 0) -> list[int]:
+async def read_numbers(server: Server, topic: str = "t", offset: int = 0, partition: int = 0) -> list[int]:
     """The numbers of all records from an offset on, in the order in which a consumer gets them."""
     client = await server.connect()
     try:
-        values = await client.read_all(topic, offset=offset)
+        values = await client.read_all(topic, partition, offset)
     finally:
         await client.close()
     return [int(value.split(" ")[0]) for value in values]

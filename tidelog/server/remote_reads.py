@@ -61,9 +61,9 @@ class RemoteReads:
         settings = broker.settings
         self._broker = broker
         self._metrics = metrics
+        self._executor = executor
         self.rate = ByteRate(settings.remote_log_manager_fetch_max_bytes_per_second, broker.now())
-        room = InFlight(settings.remote_log_reader_bytes_max)
-
+        self._room = room = InFlight(settings.remote_log_reader_bytes_max)
         self.chunks = DiskCache(
             os.path.join(settings.data_dir, CHUNK_FOLDER), settings.remote_log_chunk_cache_total_size_bytes,
             settings.remote_log_chunk_memory_bytes, room, executor, keeps_first=False,
@@ -77,6 +77,10 @@ class RemoteReads:
         self._tasks: set[asyncio.Task[None]] = set()
         self._names: dict[UUID, str] = {}  # under which topics of others are counted: those that show them
 
+    @property
+    def bytes_in_flight(self) -> int:
+        return self._room.bytes
+
     def begin(
         self,
         replica: Replica,
@@ -88,11 +92,12 @@ class RemoteReads:
         first: bool,
     ) -> RemoteRead | None:
         """Read from `offset` on; `wake` is called when it is done. None while the quota is used up."""
-        if self.rate.wait_ms(self._broker.now()):
-            return None
         if replica.config.attached:
             found = self._broker.state.partition_of(replica.stream)
             self._names[place.topic_id] = place.topic if found is None else found[0].name
+        if self.rate.wait_ms(self._broker.now()):
+            self._count(place, fetch_throttled=1)
+            return None
         self._count(place, fetch_requests=1)
         read = RemoteRead(bytes_max)
         task = asyncio.get_running_loop().create_task(self._read(replica, place, offset, read, wake, first=first))
@@ -118,6 +123,8 @@ class RemoteReads:
     def close(self) -> None:
         for task in self._tasks:
             task.cancel()
+        self.chunks.stop()
+        self.indexes.stop()
 
     def _fetched(self, place: StreamPlace, size: int) -> None:
         self._count(place, fetch_bytes=size)
@@ -139,7 +146,10 @@ class RemoteReads:
                 raise TierError(f"no readable remote segment holds offset {offset}")
             pieces = await self.reader.read(place, replica.remote, segment, offset, read.bytes_max, first=first)
             term = replica.group.term
-            read.pieces = pieces if segment.newest_epoch <= term else without_epochs_behind(pieces, term)
+            if segment.newest_epoch > term:  # so many batches may be too many for the loop
+                loop = asyncio.get_running_loop()
+                pieces = await loop.run_in_executor(self._executor, without_epochs_behind, pieces, term)
+            read.pieces = pieces
         except TierError as error:
             if offset < replica.start_offset:
                 read.error = ErrorCode.OFFSET_OUT_OF_RANGE  # deleted meanwhile

@@ -13,6 +13,7 @@ import logging
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from tidelog import faults
 from tidelog.cluster import CLUSTER_STREAM
 from tidelog.server.handlers.call import current
 from tidelog.tier.errors import LayoutError, ObjectMissingError, TierError
@@ -79,9 +80,13 @@ class DeletedTopics:
             if not manifest.deleted:
                 marked = replace(manifest, segments=(), deleted=True)
                 await store.put(manifest.place.manifest, marked.encode())
+        if faults.ARMED:
+            faults.hit("tier.topic.marked")
         names = [each.name for each in await store.objects(folder + "/")]
         content = [name for name in names if not name.endswith("/" + MANIFEST)]
         await store.delete(content)
+        if faults.ARMED:
+            faults.hit("tier.topic.emptied")
         if content or folder not in self._empty_since_ms:
             self._empty_since_ms[folder] = now_ms
             log.info("removed %d objects from %s in the store: the topic is deleted", len(content), folder)

@@ -17,6 +17,7 @@ import asyncio
 import logging
 import struct
 import uuid
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from tidelog import faults
@@ -31,7 +32,7 @@ from tidelog.storage.segment import Segment
 from tidelog.tier.copying import SegmentCopy, copy_segment, delete_segment
 from tidelog.tier.errors import ObjectMissingError, TierError
 from tidelog.tier.image import SegmentImage, image_of
-from tidelog.tier.layout import StreamManifest, StreamPlace
+from tidelog.tier.layout import StreamManifest, StreamPlace, segment_text
 from tidelog.tier.metadata import (
     Outcome,
     RemoteSegment,
@@ -41,7 +42,7 @@ from tidelog.tier.metadata import (
     SegmentState,
 )
 from tidelog.tier.recovery import producers_of, recoverable
-from tidelog.tier.retention import Retention, log_start, may_copy
+from tidelog.tier.retention import Retention, log_start, next_to_copy
 from tidelog.tier.sealing import Seal
 from tidelog.wire.batch import ATTRIBUTE_COMPRESSION, HEADER_BYTES, read_facts
 
@@ -64,8 +65,10 @@ class TierStream:
         self._metadata = RaftMetadata(replica)
         self._place = place
         self._copying: uuid.UUID | None = None
-        self._described: bytes | None = None
-        """The manifest as this node has last put it."""
+        self._described: StreamManifest | None = None
+        """As this node has last put it."""
+        self._texts: dict[uuid.UUID, str] = {}
+        """Readable segments as the manifest names them: to write all of a long history anew would hold up the loop."""
         self._producers = (-1, b"")
         """As of the end of the last segment copied here, with that end."""
 
@@ -167,6 +170,7 @@ class TierStream:
         if faults.ARMED:
             faults.hit("tier.delete.started")
         self._tiering.reads.forget(segment)
+        self._texts.pop(segment.id, None)
         metrics, topic = self._tiering.metrics, self._place.topic
         metrics.count(topic, delete_requests=1)
         try:
@@ -189,14 +193,9 @@ class TierStream:
         replica = self._replica
         done_until = max(self._metadata.log.copied_until, replica.start_offset)
         committed = min(replica.group.commit, replica.log.durable_index)
-        views, bounds = replica.log.segments_view(), bounds_of(replica)
-        for number, segment in enumerate(replica.log.closed_segments()):
-            if segment.next_offset <= done_until:
-                continue
-            if segment.last_index > committed or not may_copy(views, number, bounds, wall_ms()):
-                return None
-            return segment
-        return None
+        views = replica.log.segments_view()
+        number = next_to_copy(views, done_until, committed, bounds_of(replica), wall_ms())
+        return None if number is None else next(islice(replica.log.closed_segments(), number, None), None)
 
     async def _copy(self, local: Segment) -> None:
         replica, tiering = self._replica, self._tiering
@@ -229,7 +228,7 @@ class TierStream:
         try:
             if faults.ARMED:
                 faults.hit("tier.copy.started")
-            index = await copy_segment(tiering.store, copy, tiering.pause_copy, tiering.executor)
+            index = await copy_segment(tiering.store, copy, self._pause, tiering.executor)
             if faults.ARMED:
                 faults.hit("tier.copy.indexes-put")
             outcome = await self._move(segment, SegmentState.COPY_FINISHED)
@@ -249,6 +248,11 @@ class TierStream:
         else:
             self._producers = (segment.next_offset, index.producers)
             tiering.metrics.count(self._place.topic, copy_bytes=segment.size)
+
+    async def _pause(self, size: int) -> None:
+        waited_ms = await self._tiering.pause_copy(size)
+        if waited_ms:
+            self._tiering.metrics.count(self._place.topic, copy_throttle_ms=waited_ms)
 
     async def _producers_before(self, image: SegmentImage) -> bytes:
         """The idempotent producers as of the image's beginning: as the segment before it ended, if there is one."""
@@ -270,14 +274,20 @@ class TierStream:
         manifest = StreamManifest(
             self._tiering.cluster_id, self._place, self._replica.start_offset, topic.configs, len(topic.partitions),
             tuple(remote.readable()),
-        ).encode()  # fmt: skip
+        )  # fmt: skip
         if manifest == self._described:
             return
         self._check_leading()  # an older one must not replace that of the next leader
         if faults.ARMED:
             faults.hit("tier.manifest")
-        await self._tiering.store.put(self._place.manifest, manifest)
+        await self._tiering.store.put(self._place.manifest, manifest.encode(self._text_of))
         self._described = manifest
+
+    def _text_of(self, segment: RemoteSegment) -> str:
+        text = self._texts.get(segment.id)
+        if text is None:
+            text = self._texts[segment.id] = segment_text(segment)
+        return text
 
 
 def bounds_of(replica: Replica) -> Retention:

@@ -18,16 +18,17 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from tidelog.cluster import Partition, Topic, TopicConfig
+from tidelog.cluster import AddPartitions, Partition, Topic, TopicConfig
 from tidelog.server.background import run_in_background
 from tidelog.server.clock import wall_ms
 from tidelog.server.remote_reads import RemoteRead, RemoteReads
 from tidelog.server.replica import Replica
 from tidelog.server.settings import Settings
 from tidelog.server.tier_care import DeletedTopics
-from tidelog.server.tier_metadata import NotLeaderError
+from tidelog.server.tier_metadata import RECORD_MS, NotLeaderError
 from tidelog.server.tier_mirror import MirroredStream
 from tidelog.server.tier_streams import TierStream, bounds_of
+from tidelog.server.topics import TopicError, check_room, place, submit
 from tidelog.storage import StorageError
 from tidelog.tier.errors import TierError
 from tidelog.tier.layout import StreamPlace
@@ -36,6 +37,7 @@ from tidelog.tier.quota import ByteRate
 from tidelog.tier.retention import overdue_bytes
 from tidelog.tier.sealing import KeyRing
 from tidelog.tier.store import Patience, open_store, parse_options
+from tidelog.wire.errors import ErrorCode
 
 if TYPE_CHECKING:
     from tidelog.server.broker import Broker
@@ -158,18 +160,41 @@ class Tiering:
         found = self._broker.state.partition_of(replica.stream)
         return None if found is None else place_in_store(*found)
 
+    async def add_partitions(self, topic: Topic, count: int) -> None:
+        """Have an attached topic have as many as its owner's. Raises TierError when it cannot.
+
+        When another node has been faster, nothing happens: what is asked for counts from the partitions known here.
+        """
+        broker, before = self._broker, len(topic.partitions)
+        allowed = broker.settings.topic_partitions_max
+        if count > allowed:
+            raise TierError(f"the owner of {topic.name} has {count} partitions, topic.partitions.max allows {allowed}")
+        try:
+            replicas = place(broker, count - before, len(topic.partitions[0].replicas))
+            check_room(broker, len(replicas))
+            command = AddPartitions(topic.id, before, [list(nodes) for nodes in replicas])
+            await submit(broker, command, broker.now() + RECORD_MS)
+        except TopicError as error:
+            if error.code is not ErrorCode.INVALID_PARTITIONS:
+                raise TierError(f"partitions cannot be added to {topic.name}: {error}") from None
+
     def hurry(self, replica: Replica) -> None:
         """Have a stream visited at the next look."""
         self._seen.pop(replica.stream, None)
 
-    async def pause_copy(self, size: int) -> None:
-        """Wait as the quota demands, and as it is changed meanwhile; those who put allow a part to take its time."""
-        wait_ms = self._copy_rate.charge(size, self._broker.now())
+    async def pause_copy(self, size: int) -> int:
+        """Wait as the quota demands, and as it is changed meanwhile; gives the milliseconds that it took.
+
+        Those who put allow a part to take its time.
+        """
+        began_ms = self._broker.now()
+        wait_ms = self._copy_rate.charge(size, began_ms)
         for _ in range(PAUSES_MAX):
             if not wait_ms:
-                return
+                break
             await asyncio.sleep(min(wait_ms, PAUSE_MS_MAX) / 1000)
             wait_ms = self._copy_rate.wait_ms(self._broker.now())
+        return self._broker.now() - began_ms
 
     async def in_thread(self, function: Callable[..., T], *arguments: Any) -> T:
         return await asyncio.get_running_loop().run_in_executor(self.executor, functools.partial(function, *arguments))
@@ -229,6 +254,10 @@ class Tiering:
                     log.warning("stream %d is not tiered as it should be: %s", replica.stream, error)
             self._warn_overdue(replica)
 
+    def trouble_of(self, replica: Replica) -> str:
+        """Why the last visit of a stream came to nothing; empty when it did not."""
+        return self._said.get(replica.stream, "")
+
     def overdue_bytes(self, replica: Replica) -> int:
         """What local retention would delete if it were in the store."""
         if not (replica.config.remote and replica.config.remote_copy):
@@ -254,6 +283,7 @@ class Tiering:
     def samples(self) -> list[Sample]:
         """Every number there is about tiers on this node: what it counted, and of the streams that it leads."""
         found = self.metrics.samples((("Chunk", self.reads.chunks.counts), ("Index", self.reads.indexes.counts)))
+        found.append(Sample("RemoteFetchBytesInFlight", self.reads.bytes_in_flight))
         for replica in list(self._broker.node.replicas.values()):
             place = self._broker.state.partition_of(replica.stream) if self._concerns(replica) else None
             if place is not None:
@@ -274,7 +304,7 @@ class Tiering:
             self._garbage.clear()
             try:
                 await self._deleted_topics.remove()
-            except TierError as error:
+            except (TierError, OSError) as error:
                 log.warning("what deleted topics left in the store is not removed yet: %s", error)
             try:
                 async with asyncio.timeout(interval_s * 10):

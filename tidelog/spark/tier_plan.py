@@ -93,9 +93,14 @@ class Holding:
 
 
 def cut(wanted: OffsetRange, holding: Holding, range_bytes: int) -> list[OffsetRange]:
-    """The range in parts: each is the brokers', or about `range_bytes` of the store; small segments go together."""
+    """The range in parts: each is the brokers', or about `range_bytes` of the store.
+
+    Small segments go together, and so does what the brokers have behind the last one, if it seems to be small too: a
+    task costs more than its records then.
+    """
     bounds = [wanted.start]
     at, held = wanted.start, range_bytes  # of the part that is being made: the first segment begins one
+    each = 0.0  # bytes an offset, in the last segment
     for start, end, stored in _overlaps(wanted, holding):
         first = stored.row_before(start)
         begin = int(stored.positions[first])
@@ -110,8 +115,10 @@ def cut(wanted: OffsetRange, holding: Holding, range_bytes: int) -> list[OffsetR
             held = -(-total // parts)
         else:
             held += total
-        at = end
-    bounds += [at, wanted.end]
+        at, each = end, total / (end - start)
+    if held + (wanted.end - at) * each > range_bytes:
+        bounds.append(at)
+    bounds.append(wanted.end)
     return [OffsetRange(wanted.topic, wanted.partition, start, end) for start, end in pairwise(sorted(set(bounds)))]
 
 

@@ -8,8 +8,9 @@
 * Content is handed out whole, as memory: nothing that is evicted can be pulled away from under a reader.
 * Unless a cache `keeps_first`, only what is loaded a second time goes to disk: one who reads through history once would
   fill the disk with what nobody wants again, and make those wait who need it.
-* Such files are written one at a time, each until it is on the disk, and what comes meanwhile is not kept: a burst of
-  writes that the kernel has put off would make those wait who sync a log to the same disk.
+* Such files are written one at a time, and what comes meanwhile is not kept. They are written in small pieces, each
+  until it is on the disk, with pauses that leave nearly all of the disk's time to others: 4 MiB at once, or a burst of
+  writes that the kernel has put off, would make those wait who sync a log to the same disk.
 * A disk that is full or broken makes the cache useless, not the node: content is then served from memory alone.
 
 Everything here runs on the event loop; files are touched in threads.
@@ -20,6 +21,7 @@ import contextlib
 import logging
 import os
 import struct
+import time
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Executor
@@ -31,6 +33,9 @@ log = logging.getLogger(__name__)
 
 TEMPORARY = ".tmp"
 LOADED_MAX = 65_536  # names remembered of what was loaded before
+PIECE_BYTES = 128 << 10
+PAUSES = 32  # a piece is followed by a pause so many times as long as it took
+PAUSE_S_MAX = 0.5
 _CRC = struct.Struct(">I")
 
 Buffer = bytes | bytearray | memoryview
@@ -111,7 +116,7 @@ class DiskCache:
         self._files: OrderedDict[str, int] = OrderedDict()  # least recently used first
         self._bytes = 0
         self._loading: dict[str, asyncio.Task[Buffer]] = {}
-        self._writing: set[asyncio.Future[bool]] = set()
+        self._writing: dict[str, asyncio.Task[None]] = {}
         self._broken = ""
         self.counts = CacheCounts()
         self._adopt()
@@ -147,10 +152,18 @@ class DiskCache:
         for name in [name for name in self._memory if name.startswith(prefix)]:
             self._memory_bytes -= len(self._memory.pop(name))
 
-    async def close(self) -> None:
-        for task in list(self._loading.values()):
+    async def settled(self) -> None:
+        """Until nothing is being written."""
+        await asyncio.gather(*self._writing.values(), return_exceptions=True)
+
+    def stop(self) -> None:
+        """Nothing goes on here; a file that is half written is removed when the folder is taken up again."""
+        for task in (*self._loading.values(), *self._writing.values()):
             task.cancel()
-        await asyncio.gather(*self._loading.values(), *self._writing, return_exceptions=True)
+
+    async def close(self) -> None:
+        self.stop()
+        await asyncio.gather(*self._loading.values(), *self._writing.values(), return_exceptions=True)
 
     # Loading
 
@@ -243,38 +256,30 @@ class DiskCache:
         return content
 
     def _write(self, name: str, content: Buffer) -> None:
-        size = len(content) + _CRC.size
-        if size > self._max or (self._writing and not self._keeps_first):
+        if len(content) + _CRC.size > self._max or name in self._writing or (self._writing and not self._keeps_first):
             return
-        writing = asyncio.get_running_loop().run_in_executor(self._executor, self._write_file, name, content)
-        self._writing.add(writing)
+        self._writing[name] = task = asyncio.get_running_loop().create_task(self._written(name, content))
+        task.add_done_callback(lambda _: self._writing.pop(name, None))
 
-        def written(done: "asyncio.Future[bool]") -> None:
-            self._writing.discard(done)
-            if not done.cancelled() and done.exception() is None and done.result():
-                self._bytes += size - self._files.pop(name, 0)
-                self._files[name] = size
-                self._evict()
-
-        writing.add_done_callback(written)
-
-    def _write_file(self, name: str, content: Buffer) -> bool:
-        """In a thread."""
-        path = self._path(name)
+    async def _written(self, name: str, content: Buffer) -> None:
+        loop, path, view = asyncio.get_running_loop(), self._path(name), memoryview(content)
         try:
-            with open(path + TEMPORARY, "wb") as file:
-                file.write(content)
-                file.write(_CRC.pack(crc32c(content)))
-                file.flush()
-                os.fdatasync(file.fileno())
-            os.replace(path + TEMPORARY, path)
+            for start in range(0, len(view), PIECE_BYTES):
+                piece = view[start : start + PIECE_BYTES]
+                took_s = await loop.run_in_executor(self._executor, _append, path + TEMPORARY, start, piece)
+                if not self._keeps_first:
+                    await asyncio.sleep(min(took_s * PAUSES, PAUSE_S_MAX))
+            await loop.run_in_executor(self._executor, _finish, path, view)
         except OSError as error:
             self._say_broken(error)
             with contextlib.suppress(OSError):
                 os.unlink(path + TEMPORARY)
-            return False
+            return
         self._broken = ""
-        return True
+        size = len(view) + _CRC.size
+        self._bytes += size - self._files.pop(name, 0)
+        self._files[name] = size
+        self._evict()
 
     def _say_broken(self, error: OSError) -> None:
         if str(error) != self._broken:
@@ -290,6 +295,22 @@ class DiskCache:
         self._bytes -= self._files.pop(name, 0)
         with contextlib.suppress(OSError):
             os.unlink(self._path(name))
+
+
+def _append(path: str, start: int, piece: memoryview) -> float:
+    """In a thread. The seconds that it took; whoever is stopped between two of these leaves no open file behind."""
+    began = time.perf_counter()
+    with open(path, "ab" if start else "wb") as file:
+        file.write(piece)
+        file.flush()
+        os.fdatasync(file.fileno())
+    return time.perf_counter() - began
+
+
+def _finish(path: str, content: memoryview) -> None:
+    """In a thread."""
+    _append(path + TEMPORARY, len(content), memoryview(_CRC.pack(crc32c(content))))
+    os.replace(path + TEMPORARY, path)
 
 
 def _read_checked(path: str) -> Buffer | None:

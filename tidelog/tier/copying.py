@@ -7,6 +7,7 @@ Every batch is checked on its way: what a disk has damaged must not become the o
 """
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from concurrent.futures import Executor
 from dataclasses import dataclass
@@ -24,6 +25,10 @@ from tidelog.tier.store import ObjectStore
 from tidelog.wire.batch import LENGTH_END, BatchHeader, CorruptBatchError, check_batch
 
 BATCH_BYTES_MAX = 128 << 20  # `max.message.bytes` allows half of it
+BATCHES_A_TURN = 64
+TURN_S = 0.00005
+"""So long a thread that follows batches lets go of the interpreter, every so many of them: otherwise the event loop,
+when it wakes up, waits for `sys.getswitchinterval()`, which is longer than a produce takes."""
 
 Buffer = bytes | bytearray | memoryview
 ReadFile = Callable[[int, int], bytes]
@@ -101,6 +106,7 @@ class BatchCheck:
         self._next_offset = base_offset
         self._passed = passed
         self._rest = b""  # of a batch whose end has not come
+        self._turn = 0
 
     def feed(self, data: bytes) -> None:
         view = memoryview(self._rest + data if self._rest else data)
@@ -124,6 +130,9 @@ class BatchCheck:
             self._passed(header)
             self._next_offset += header.last_offset_delta + 1
             at += size
+            self._turn += 1
+            if self._turn % BATCHES_A_TURN == 0:
+                time.sleep(TURN_S)
         self._rest = bytes(view[at:])
 
     def finish(self, next_offset: int) -> None:

@@ -31,7 +31,7 @@ import binascii
 import json
 import struct
 from bisect import bisect_right
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Any
@@ -48,6 +48,7 @@ CHUNK_BYTES = 4 << 20
 MANIFEST_FORMAT = 1
 
 _MAGIC = b"TIDETIX1"
+_NO_SEGMENTS = '"segments": []'
 _TABLE_ROW = struct.Struct(">BII")
 _OFFSET_ROW = struct.Struct(">II")
 _TIME_ROW = struct.Struct(">qI")
@@ -298,6 +299,23 @@ def _decode_epochs(content: bytes) -> tuple[tuple[int, int], ...]:
 # The manifest
 
 
+def segment_text(segment: RemoteSegment) -> str:
+    """As a manifest names it."""
+    return json.dumps(
+        {
+            "id": id_text(segment.id),
+            "base_offset": segment.base_offset,
+            "last_offset": segment.last_offset,
+            "size": segment.size,
+            "newest_timestamp": segment.newest_timestamp,
+            "epochs": segment.epochs,
+            "node": segment.node,
+            "event_ms": segment.event_ms,
+        },
+        sort_keys=True,
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class StreamManifest:
     """What a stream's leader last knew: enough to make the stream again, with the objects that it names."""
@@ -310,8 +328,9 @@ class StreamManifest:
     segments: tuple[RemoteSegment, ...]  # the readable ones, by offset
     deleted: bool = False  # with its topic: what is, or comes to be, in the folder is to go
 
-    def encode(self) -> bytes:
-        value = {
+    def encode(self, text_of: Callable[[RemoteSegment], str] | None = None) -> bytes:
+        """`text_of` may remember what `segment_text` gives: of ten thousand segments that is most of the work."""
+        value: dict[str, Any] = {
             "format": MANIFEST_FORMAT,
             "cluster_id": self.cluster_id,
             "topic": self.place.topic,
@@ -320,24 +339,15 @@ class StreamManifest:
             "partitions": self.partitions,
             "start_offset": self.start_offset,
             "configs": dict(self.configs),
-            "segments": [
-                {
-                    "id": id_text(each.id),
-                    "base_offset": each.base_offset,
-                    "last_offset": each.last_offset,
-                    "size": each.size,
-                    "newest_timestamp": each.newest_timestamp,
-                    "epochs": [list(epoch) for epoch in each.epochs],
-                    "node": each.node,
-                    "event_ms": each.event_ms,
-                }
-                for each in self.segments
-            ],
+            "segments": [],
         }
         if self.deleted:
             value["deleted"] = True
-        text = json.dumps(value, sort_keys=True)
-        return b"%s\n%08x\n" % (text.encode(), crc32c(text.encode()))
+        before, empty, behind = json.dumps(value, sort_keys=True).partition(_NO_SEGMENTS)
+        assert empty, "settings are texts, so nothing else looks like it"
+        segments = ", ".join(map(text_of or segment_text, self.segments))
+        text = f"{before}{_NO_SEGMENTS[:-1]}{segments}]{behind}".encode()
+        return b"%s\n%08x\n" % (text, crc32c(text))
 
     @classmethod
     def decode(cls, content: bytes) -> "StreamManifest":

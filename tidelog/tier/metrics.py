@@ -20,9 +20,11 @@ class Counts:
     fetch_requests: int = 0
     fetch_bytes: int = 0
     fetch_errors: int = 0
+    fetch_throttled: int = 0  # left out of an answer, because the quota was used up
     copy_requests: int = 0
     copy_bytes: int = 0
     copy_errors: int = 0
+    copy_throttle_ms: int = 0  # waited, because of the quota
     delete_requests: int = 0
     delete_bytes: int = 0
     delete_errors: int = 0

@@ -35,6 +35,7 @@ ENDS_MAX = 4_096  # where reads ended, remembered to know who reads through
 _HEAD = struct.Struct(">qi")
 _FACTS = struct.Struct(">qi11xi8xq")  # base offset, length, last offset delta, max timestamp
 _FACTS_BYTES = 43
+_ANY_TIME = -(1 << 63)
 
 Buffer = bytes | bytearray | memoryview
 
@@ -91,18 +92,18 @@ class RemoteReader:
     ) -> tuple[int, int] | None:
         """(offset, time) of the segment's first record at or after a time and an offset."""
         opened = await self._open(place, segment)
-        async for position, length in self._batches(opened, opened.index.position_at_time(timestamp)):
-            _, _, _, newest = _FACTS.unpack(await self._bytes(opened, position, _FACTS_BYTES))
-            if newest < timestamp:
-                continue
-            try:
-                records = read_records(await self._bytes(opened, position, length))
-            except CorruptBatchError:
-                continue  # its producer's checksum is right, its content is not: no client can read it either
-            for record in records:
-                if record.timestamp >= timestamp and record.offset >= start_offset:
-                    return record.offset, record.timestamp
-        return None
+        loop, position = asyncio.get_running_loop(), opened.index.position_at_time(timestamp)
+        while True:
+            position = await self._reaching(opened, position, start_offset, timestamp)
+            if position is None:
+                return None
+            _, length = await anext(self._batches(opened, position))
+            data = await self._bytes(opened, position, length)
+            # To open and to read a large batch takes so long that producers would notice it on the loop.
+            found = await loop.run_in_executor(self._executor, _first_record, data, timestamp, start_offset)
+            if found is not None:
+                return found
+            position += length
 
     def forget(self, segment: RemoteSegment) -> None:
         """The segment is deleted."""
@@ -188,11 +189,28 @@ class RemoteReader:
 
     async def _position_of(self, opened: _Opened, offset: int) -> int:
         """Where the batch begins that holds the offset."""
-        async for position, _ in self._batches(opened, opened.index.position_of(offset)):
-            base, _, delta, _ = _FACTS.unpack(await self._bytes(opened, position, _FACTS_BYTES))
-            if base + delta >= offset:
-                return position
-        raise TierError(f"segment {opened.segment.id} does not hold offset {offset}, though it should")
+        found = await self._reaching(opened, opened.index.position_of(offset), offset, _ANY_TIME)
+        if found is None:
+            raise TierError(f"segment {opened.segment.id} does not hold offset {offset}, though it should")
+        return found
+
+    async def _reaching(self, opened: _Opened, position: int, offset: int, timestamp: int) -> int | None:
+        """Where the first batch from a position on begins that reaches an offset and a time; None: none does.
+
+        A chunk is taken once and gone through at one go: of small batches there are hundreds from one that the index
+        names to the next.
+        """
+        size = opened.index.size
+        while position < size:
+            end = min((position // opened.index.chunk_bytes + 1) * opened.index.chunk_bytes, size)
+            length = max(end - position, _FACTS_BYTES)  # the head of a batch may lie in two chunks
+            found, passed = _find(await self._bytes(opened, position, length), offset, timestamp)
+            if found:
+                return position + passed
+            if not passed:
+                raise ObjectDamagedError(f"segment {opened.segment.id}: no batch at {position}")
+            position += passed
+        return None
 
     async def _end_within(self, opened: _Opened, start: int, bytes_max: int, *, first: bool) -> int:
         """Behind the last batch that ends within the bound."""
@@ -235,6 +253,31 @@ class RemoteReader:
             return  # whoever needs it will meet the same error, and say so
         for number in range(min(count, len(opened.index.chunks))):
             self._prefetch(opened, number)
+
+
+def _find(data: Buffer, offset: int, timestamp: int) -> tuple[bool, int]:
+    """(whether a batch that reaches both begins in `data`, where; or what was gone through: 0 is damage)."""
+    at = 0
+    while at + _FACTS_BYTES <= len(data):
+        base, length, delta, newest = _FACTS.unpack_from(data, at)
+        if base + delta >= offset and newest >= timestamp:
+            return True, at
+        if length < _FACTS_BYTES - _HEAD.size:
+            return False, 0
+        at += _HEAD.size + length
+    return False, at
+
+
+def _first_record(data: Buffer, timestamp: int, start_offset: int) -> tuple[int, int] | None:
+    """(offset, time) of a batch's first record at or after both. In a thread."""
+    try:
+        records = read_records(data)
+    except CorruptBatchError:
+        return None  # its producer's checksum is right, its content is not: no client can read it either
+    for record in records:
+        if record.timestamp >= timestamp and record.offset >= start_offset:
+            return record.offset, record.timestamp
+    return None
 
 
 def _checked_chunk(opened: _Opened, number: int, data: memoryview) -> Buffer:

@@ -95,6 +95,22 @@ def overdue_bytes(
     return sum(each.length for each in local if copied_until < each.next_offset <= wanted)
 
 
+def next_to_copy(
+    local: Sequence[SegmentView], done_until: int, committed_index: int, bounds: Retention, now_ms: int
+) -> int | None:
+    """Which segment is the next to be copied, as its number; None when none is, for now.
+
+    They are copied in order: the first one that is not in the store, if it is closed, committed to its end, and old
+    enough. The one that is written to never is.
+    """
+    for number, segment in enumerate(local[:-1]):
+        if not segment.closed or segment.last_index > committed_index:
+            return None
+        if segment.next_offset > done_until:
+            return number if may_copy(local, number, bounds, now_ms) else None
+    return None
+
+
 def may_copy(local: Sequence[SegmentView], number: int, bounds: Retention, now_ms: int) -> bool:
     """Whether the closed segment `number` is old enough, or far enough behind the end, to be copied."""
     lag_ms = bounds.disk_ms if bounds.lag_ms == NONE else bounds.lag_ms
