@@ -1,7 +1,7 @@
 """Spark reads a stream: rows a CPU-second from our source, decoded and raw, with the official connector beside it.
 
 A CPU-second is one of all processes of the query (driver, JVM, Python workers), not of the cluster. The three take
-turns on the same stream in one session, after one unmeasured round each, for a JVM needs a while to get warm.
+turns on the same stream in one session, after two unmeasured rounds each, for a JVM needs a while to get warm.
 """
 
 import contextlib
@@ -21,7 +21,7 @@ RECORDS = 1_500_000
 RECORD_BYTES = 150  # key and value
 PARTITIONS = 4
 BATCH_BYTES = 36_000  # about 200 records a batch, as producers make them
-ROUNDS = 3
+WARM_ROUNDS, ROUNDS = 2, 3
 TARGET_RECORDS, TARGET_RAW, TARGET_RATIO = 0.6e6, 1.5e6, 1.0
 TOPIC = "spark"
 CONNECTOR_FOLDER = Path(os.environ.get("TIDELOG_CLIENTS_DIR", ".clients")) / "spark-kafka-connector"
@@ -82,14 +82,14 @@ def _measure(spark: Any, bootstrap: str, nodes: Set[int], *, with_official: bool
     if with_official:
         contenders["official"] = {}
     speeds: dict[str, list[float]] = {name: [] for name in contenders}
-    for number in range(1 + ROUNDS):
+    for number in range(WARM_ROUNDS + ROUNDS):
         for name, options in contenders.items():
             form = "kafka" if name == "official" else "tidelog"
             given = {"kafka.bootstrap.servers": bootstrap, "subscribe": TOPIC, **options}
             before = _tree_cpu_s(os.getpid(), nodes)
             spark.read.format(form).options(**given).load().write.format("noop").mode("overwrite").save()
             speed = RECORDS / (_tree_cpu_s(os.getpid(), nodes) - before)
-            if number:
+            if number >= WARM_ROUNDS:
                 speeds[name].append(speed)
     record, raw = statistics.median(speeds["record"]), statistics.median(speeds["raw"])
     lines = [

@@ -32,13 +32,14 @@ WAIT_S_MAX = 300.0
 
 def spark_pipeline() -> list[Line]:
     # Not at the top: the other benchmarks run without Spark.
+    from tidelog.spark.pipeline.supervisor import JAVA  # noqa: PLC0415
     from tidelog.spark.session import session  # noqa: PLC0415
 
     with scratch() as folder, running_cluster(folder) as cluster:
         cluster.create([TOPIC, f"{TOPIC}.dead-letter"], PARTITIONS)
         nodes = children(os.getpid())
         settings = {"spark.log.level": "ERROR", "spark.ui.showConsoleProgress": "false", "spark.driver.memory": "2g"}
-        spark = session("bench", "local[2,4]", settings)
+        spark = session("bench", "local[2,4]", {**JAVA, **settings})
         try:
             with _Pipeline(spark, Path(folder), cluster.bootstrap) as pipeline:
                 return [_catching_up(pipeline, nodes), _small_batches(pipeline)]

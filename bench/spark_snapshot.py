@@ -41,6 +41,7 @@ class _Delivered:
 
 def spark_snapshot(elements: int = ELEMENTS) -> list[Line]:
     # Not at the top: the other benchmarks run without Spark.
+    from tidelog.spark.pipeline.supervisor import JAVA  # noqa: PLC0415
     from tidelog.spark.session import session  # noqa: PLC0415
 
     with scratch() as folder, running_cluster(folder) as cluster:
@@ -51,7 +52,7 @@ def spark_snapshot(elements: int = ELEMENTS) -> list[Line]:
         _write(small, WARM_ELEMENTS)
         _write(large, elements)
         settings = {"spark.log.level": "ERROR", "spark.ui.showConsoleProgress": "false", "spark.driver.memory": "2g"}
-        spark = session("bench", "local[2,4]", settings)
+        spark = session("bench", "local[2,4]", {**JAVA, **settings})
         try:
             _deliver(spark, small, WARM_ELEMENTS, cluster.bootstrap, "warm", 2, nodes)
             one = _deliver(spark, large, elements, cluster.bootstrap, "one", 1, nodes)

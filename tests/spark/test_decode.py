@@ -154,6 +154,16 @@ def test_groups_have_about_as_many_rows_as_they_should():
         assert decode_raw(run, place()).num_rows == 3
 
 
+def test_a_raw_row_has_about_as_many_bytes_as_it_should_and_is_not_copied():
+    batch_bytes = len(build_batch([Record(b"v")]))
+    run, _ = run_of([([Record(b"v")], Codec.NONE, None, 0)] * 5)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(kernel, "RAW_BYTES", 2 * batch_bytes)
+        payload = decode_raw(run, place()).column("payload")
+    assert [len(row.as_py()) for row in payload] == [2 * batch_bytes, 2 * batch_bytes, batch_bytes]
+    assert payload.buffers()[2].address == pa.py_buffer(run).address
+
+
 def test_nothing_to_decode_is_no_row():
     assert list(decode_records(b"", place(), RECORD_SCHEMA)) == []
     empty = decode_raw(b"", place())

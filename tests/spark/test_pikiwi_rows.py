@@ -82,7 +82,7 @@ def test_chunks_hold_what_a_plain_reader_reads_over_all_segments_and_pieces(
     assert [seq for chunk in part for seq in chunk.seqs] == list(range(11, 21))
 
 
-@pytest.mark.parametrize("at", [0, 20, 30, 41, 45, 50, 60, 200])
+@pytest.mark.parametrize("at", [0, 13, 20, 30, 41, 45, 50, 60, 200])
 def test_a_damaged_byte_is_found_with_file_and_place(tmp_path: Path, at: int):
     first, durable = written(tmp_path, items(shop(50)))
     place = WalReader(tmp_path).after(25)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import IO
 
 from tidelog.cli import CommandError
-from tidelog.cli.embedded import end_with_parent
+from tidelog.cli.children import end_with_parent
 
 ROOT = Path(__file__).parents[2]
 MASTER = "tests.pikiwi.live_master"

@@ -8,7 +8,6 @@ A node that dies is started again, after a pause that grows from `RESTART_S_MIN`
 a node has run for `STEADY_S`.
 """
 
-import ctypes
 import os
 import selectors
 import signal
@@ -20,6 +19,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from tidelog.cli import CommandError
+from tidelog.cli.children import end_with_parent
 
 HOST = "127.0.0.1"
 LISTEN_FDS = "TIDELOG_LISTEN_FDS"  # "<for clients>,<for peers>": open files that a node listens on instead of binding
@@ -29,7 +29,6 @@ ASK_S_MAX = 3.0
 READY_S_MAX = 120.0
 STOP_S_MAX = 60.0
 OUTPUT_BYTES_MAX = 64 << 10  # of a node's output that is held until its line is whole
-PR_SET_PDEATHSIG = 1  # prctl(2)
 
 
 class Port:
@@ -83,14 +82,6 @@ class _Member:
     began: float = 0.0
     pause_s: float = RESTART_S_MIN
     again_at: float | None = None  # when it is started again
-
-
-_libc = ctypes.CDLL(None)  # loaded here: between fork and exec nothing may be
-
-
-def end_with_parent() -> None:
-    """In the node's process: should its parent be killed, the node gets SIGTERM from the kernel."""
-    _libc.prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
 class EmbeddedCluster:

@@ -12,6 +12,7 @@ import logging
 import logging.handlers
 import os
 import signal
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -19,6 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tidelog.cli import CommandError
+from tidelog.cli.children import end_with_parent
 from tidelog.cli.output import StatusLine, show, show_json, table
 
 if TYPE_CHECKING:
@@ -269,13 +271,22 @@ def _run(config: "Config", options: argparse.Namespace) -> int:
         raise CommandError(f"--spark {wrong[0]}: write key=value")
     chosen = RunOptions(
         master=options.master or MASTER_LOCAL,
-        receiver=() if options.no_receiver else _receiver_command(options),
+        receiver=None if options.no_receiver else lambda: _started_receiver(options),
         spark={"spark.ui.showConsoleProgress": "false", "spark.log.level": "ERROR", **settings},
         tell_s=config.binlog_progress_interval,
     )
     with _logging(config, options.verbose):
         run_pipeline(config, chosen, _pipeline_teller(options.json))
     return 0
+
+
+def _started_receiver(options: argparse.Namespace) -> "subprocess.Popen[bytes]":
+    return subprocess.Popen(
+        _receiver_command(options),
+        stdin=subprocess.DEVNULL,
+        start_new_session=True,  # Ctrl-C is for us; we tell the receiver
+        preexec_fn=end_with_parent,  # noqa: PLW1509 - a system call, whatever other threads hold
+    )
 
 
 def _receiver_command(options: argparse.Namespace) -> list[str]:

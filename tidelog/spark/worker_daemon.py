@@ -10,8 +10,13 @@ import gc
 import pyarrow as pa
 import pyarrow.compute
 import pyarrow.ipc  # for whoever is forked
-from pyspark import daemon
+from pyspark import daemon, worker  # noqa: F401
 from pyspark.sql import datasource_internal  # noqa: F401
+from pyspark.sql.worker import (  # noqa: F401
+    plan_data_source_read,
+    python_streaming_sink_runner,
+    write_into_data_source,
+)
 
 import tidelog.spark.message_sink
 import tidelog.spark.pikiwi_snapshot

@@ -36,6 +36,7 @@ from tidelog.wire.records import RECORD_BYTES_MAX
 
 GROUP_RECORDS = 20_000  # best on our machines: fewer cost more calls, more leave the caches
 GROUP_BYTES = 32 << 20  # of content: large records must not make a group of gigabytes
+RAW_BYTES = 256 << 10  # of a raw row: Java's heap has to find it in one piece, and copies it while it is in the caches
 TIMESTAMP_MS_MAX = (1 << 63) // 1000 - 1  # Spark's timestamps are microseconds in 64 bits
 
 HEADERS = pa.list_(pa.field("element", pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())])))
@@ -82,8 +83,8 @@ class _Piece:
 
 
 def decode_raw(run: bytearray | memoryview | bytes, place: Place, schema: pa.Schema = RAW_SCHEMA) -> pa.RecordBatch:
-    """A row for every about `GROUP_RECORDS` records: whole batches, as they lie, and which of their offsets count."""
-    groups = list(_groups(run, place))
+    """A row for every about `RAW_BYTES`: whole batches, as they lie, and which of their offsets count."""
+    groups = list(_groups(run, place, RAW_BYTES))
     begins = _each(group[0].begin - HEADER_BYTES for group in groups)
     ends = _each(group[-1].end for group in groups)
     columns = {
@@ -91,14 +92,14 @@ def decode_raw(run: bytearray | memoryview | bytes, place: Place, schema: pa.Sch
         "partition": numbers(np.full(len(groups), place.partition, dtype=np.int32)),
         "offset": numbers(_each(max(place.start, group[0].header.base_offset) for group in groups)),
         "endOffset": numbers(_each(min(place.end, group[-1].header.next_offset) for group in groups)),
-        "payload": gather(pa.py_buffer(run), begins, ends - begins),
+        "payload": _stretches(pa.py_buffer(run), begins, ends),
     }
     return pa.RecordBatch.from_arrays([columns[field.name] for field in schema], schema=schema)
 
 
 def decode_records(run: bytearray | memoryview | bytes, place: Place, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
     """The rows of a run; `schema` has columns of `RECORD_SCHEMA`, in any order."""
-    for group in _groups(run, place):
+    for group in _groups(run, place, GROUP_BYTES):
         try:
             decoded = _decode_group(run, group, place, schema)
         except IndexError:
@@ -114,7 +115,7 @@ def _where(place: Place, group: Sequence[_Piece]) -> str:
     return f"{place.topic}-{place.partition}, offsets {first} to {last}"
 
 
-def _groups(run: bytearray | memoryview | bytes, place: Place) -> Iterator[list[_Piece]]:
+def _groups(run: bytearray | memoryview | bytes, place: Place, bytes_max: int) -> Iterator[list[_Piece]]:
     """The batches of a run that matter, so many at a time that a group has about `GROUP_RECORDS` records."""
     group: list[_Piece] = []
     records = size = position = 0
@@ -132,7 +133,7 @@ def _groups(run: bytearray | memoryview | bytes, place: Place) -> Iterator[list[
         group.append(piece)
         records += header.record_count
         size += header.size
-        if records >= GROUP_RECORDS or size >= GROUP_BYTES:
+        if records >= GROUP_RECORDS or size >= bytes_max:
             yield group
             group, records, size = [], 0, 0
     if group:
@@ -280,6 +281,14 @@ def gather(buffer: pa.Buffer, begins: Ints, sizes: Ints) -> pa.Array:
     slots = pa.Array.from_buffers(pa.binary(), 2 * count - 1, [None, pa.py_buffer(bounds), buffer])
     wanted = np.arange(0, 2 * count, 2, dtype=np.int32)
     return slots.take(optional_numbers(wanted, nulls) if nulls.any() else numbers(wanted))
+
+
+def _stretches(buffer: pa.Buffer, begins: Ints, ends: Ints) -> pa.Array:
+    """The same of stretches, as they lie: nothing is copied when each begins where the one before ends."""
+    if not len(begins) or (begins[1:] != ends[:-1]).any():
+        return gather(buffer, begins, ends - begins)
+    bounds = np.append(begins, ends[-1]).astype(np.int32)
+    return pa.Array.from_buffers(pa.binary(), len(begins), [None, pa.py_buffer(bounds), buffer])
 
 
 def _times(group: Sequence[_Piece], counts: Sequence[int], deltas: Ints) -> Ints:

@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidelog.spark.kernel.arrays import constant_text, numbers
+from tidelog.spark.kernel.arrays import numbers
 from tidelog.spark.kernel.varints import Ints, put_varints
 from tidelog.wire.batch import assemble
 from tidelog.wire.compression import Codec, compress
@@ -129,9 +129,11 @@ def _lengths(strings: pa.Array) -> Ints:
 
 
 def _tails(headers: pa.Array | None, count: int) -> tuple[pa.Array, Ints]:
-    """Number of headers and the headers, of each row."""
+    """Number of headers and the headers, of each row; and how many bytes these have."""
     if headers is None or headers.null_count == len(headers):
-        return constant_text("\0", count).cast(pa.binary()), np.ones(count, dtype=np.int64)
+        each_has_one = pa.py_buffer(np.arange(count + 1, dtype=np.int32))
+        zeros = pa.Array.from_buffers(pa.binary(), count, [None, each_has_one, pa.py_buffer(bytes(count))])
+        return zeros, np.ones(count, dtype=np.int64)
     entries, bounds = _entries(headers)
     names, values = entries.field(0).cast(pa.binary()), entries.field(1)
     each = pc.binary_join_element_wise(  # pyright: ignore[reportAttributeAccessIssue]

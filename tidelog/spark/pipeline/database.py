@@ -49,6 +49,7 @@ from tidelog.spark.pipeline.topics import binlog_topic, delivery_to, snapshot_to
 from tidelog.spark.wal_tail import open_tail
 
 FAILURES_MAX = 5  # in a row
+BATCH_RECORDS_MAX = 400_000  # of the WAL: what Spark takes for a batch, whatever is in it, counts less in larger ones
 PAUSE_S_FIRST, PAUSE_S_MAX = 1.0, 30.0
 WAIT_S = 0.2
 IDLE_S_MAX = 600.0  # a query that has something to deliver and delivers nothing; the sink gives up long before
@@ -218,7 +219,7 @@ class DatabasePipeline:
             Query(
                 f"{self._config.source} {self._db} binlog",
                 "pikiwi-wal",
-                self._options(generation, start, delivery),
+                self._options(generation, start, delivery, maxRecordsPerTrigger=str(BATCH_RECORDS_MAX)),
                 self._config.kafka_brokers,
                 delivery.event_bytes_max,
                 folder / "binlog",

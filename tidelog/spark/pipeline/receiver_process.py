@@ -1,15 +1,13 @@
 """The receiver beside the pipeline: a process of its own, so that nothing of Spark's can hold up the master's link.
 
-It ends with its parent, also when that is killed. One that ends by itself with a status that may pass (1) is started
+How it is started is up to whoever runs the pipeline. One that ends by itself with a status that may pass (1) is started
 again, `RESTARTS_MAX` times in a row; every other end is the pipeline's end too, with the same status.
 """
 
-import ctypes
 import logging
-import signal
 import subprocess
 import time
-from collections.abc import Sequence
+from collections.abc import Callable
 
 from tidelog.pikiwi.errors import EXIT_PASSING, PikiwiError
 
@@ -18,8 +16,8 @@ PAUSE_S_FIRST, PAUSE_S_MAX = 1.0, 30.0
 LIVED_S_MIN = 60.0  # one that has lived so long had a good start
 STOP_S_MAX = 30.0
 
-_PR_SET_PDEATHSIG = 1  # prctl(2)
-_libc = ctypes.CDLL(None)  # loaded here: between fork and exec nothing may be
+StartReceiver = Callable[[], "subprocess.Popen[bytes]"]
+"""Starts it as a process that gets no signals of a terminal, and that ends with us also when we are killed."""
 
 _log = logging.getLogger(__name__)
 
@@ -33,8 +31,8 @@ class ReceiverEnded(PikiwiError):
 
 
 class ReceiverProcess:
-    def __init__(self, command: Sequence[str]) -> None:
-        self._command = list(command)
+    def __init__(self, launch: StartReceiver) -> None:
+        self._launch = launch
         self._restarts = 0
         self._again_s: float | None = None  # when it is started again
         self._start()
@@ -42,12 +40,7 @@ class ReceiverProcess:
     def _start(self) -> None:
         self._begun_s = time.monotonic()
         self._again_s = None
-        self._process = subprocess.Popen(
-            self._command,
-            stdin=subprocess.DEVNULL,
-            start_new_session=True,  # Ctrl-C is for us; we tell the receiver
-            preexec_fn=_end_with_parent,  # noqa: PLW1509 - a system call, whatever other threads hold
-        )
+        self._process = self._launch()
 
     def look(self) -> None:
         """Now and then: starts one that ended again, or raises ReceiverEnded."""
@@ -79,8 +72,3 @@ class ReceiverProcess:
             _log.error("the receiver did not stop within %.0f s: it is killed", STOP_S_MAX)
             self._process.kill()
             self._process.wait()
-
-
-def _end_with_parent() -> None:
-    """In the receiver's process: should its parent be killed, it gets SIGTERM from the kernel."""
-    _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
