@@ -237,7 +237,7 @@ async def test_nodes_that_were_away_get_the_snapshot_and_have_what_shall_be_ther
 async def test_a_node_that_starts_from_a_snapshot_alone_knows_what_the_others_know(
     cluster: ClusterWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cluster_log, "SNAPSHOT_EVERY", 20)
+    monkeypatch.setattr(cluster_log, "SNAPSHOT_EVERY", 15)  # 3 nodes, 12 topics and the founding are more
     await cluster.start(3, **STAY)
     for turn in range(12):
         await create_on(cluster.servers[1], f"{turn}", [1, 2])

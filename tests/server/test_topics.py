@@ -2,7 +2,10 @@
 
 import pytest
 
-from tests.server.world import World
+from tests.server.world import World, until
+from tidelog.cluster import TopicConfig
+from tidelog.raft import Role
+from tidelog.storage import StoredVote
 from tidelog.wire.errors import ErrorCode
 from tidelog.wire.messages import (
     CreatePartitionsRequest,
@@ -108,3 +111,16 @@ async def test_a_topic_grows_as_far_as_the_cluster_has_room(world: World) -> Non
         codes.append(response.results[0].error_code)
     assert codes == [ErrorCode.POLICY_VIOLATION, ErrorCode.INVALID_PARTITIONS, 0]
     assert len(server.broker.state.topics["t"].partitions) == 4
+
+
+async def test_who_led_a_new_stream_and_forgot_its_log_does_not_lead_the_same_term_again(world: World) -> None:
+    """What it sent then may be on other nodes' disks: other entries of that term would be taken for it."""
+    server = await world.start()
+    node, me = server.broker.node, server.broker.settings.node_id
+    node._store.stores[0]._votes[77] = StoredVote(1, me)  # as a crash leaves it before the stream's files are made
+    again = node.begin(77, [me], TopicConfig.of({}))
+    first = node.begin(78, [me], TopicConfig.of({}))
+    await until(lambda: again.ready and first.ready)
+    assert (again.group.term, first.group.term) == (2, 1)
+    member = node.begin(79, [me + 1, me], TopicConfig.of({}))
+    assert (member.group.term, member.group.role) == (1, Role.FOLLOWER), "the first term is another's"

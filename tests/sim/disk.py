@@ -193,6 +193,15 @@ class SimDisk:
                 raise error(errno.EIO, path)
             self._names.commit(directory)
 
+    def sync_everything(self) -> None:
+        """What a sync of the whole disk does (`tidelog.storage.disk.Whole`)."""
+        with self._mortally():
+            if self._takes_sync_failure():
+                raise error(errno.EIO, "/")
+            for inode in inodes_under(self._names.root):
+                inode.sync()
+            self._names.commit_all()
+
     def lock(self, path: str) -> "SimFile":
         inode = self._find_or_create(path)
         if inode in self._locked:

@@ -24,12 +24,16 @@ from dataclasses import dataclass
 
 from tidelog.cluster import Machine, decode_command, encode_command
 from tidelog.raft import (
+    FOUNDED,
+    AppendRequest,
     AppendResponse,
     Configuration,
     Envelope,
     Group,
+    Heartbeat,
     HeartbeatResponse,
     Role,
+    TakeOver,
     VoteRequest,
     VoteResponse,
 )
@@ -60,6 +64,7 @@ class Invariants:
         self._read_floors: dict[int, ReadFloor] = {}
         self._producers: dict[tuple[int, int], bytes] = {}  # (group, index) -> what is known of producers there
         self._gone: list[Shadow] = []  # of logs that were deleted or lost
+        self._founded: set[int] = set()  # groups whose first leader was agreed upon
         self._states: dict[int, bytes] = {}  # offset of the cluster's log -> the state before it
 
     def add_node(self, node: int, disk: SimDisk, directory: str) -> None:
@@ -80,6 +85,12 @@ class Invariants:
             shadow = Shadow(node, self.history(group), disk, f"{directory}/streams/{group}")
             self._shadows[node, group] = shadow
         return shadow
+
+    def founded(self, group: int, founder: int, first: Configuration) -> None:
+        """All voters that a group begins with have, by agreement, voted for its founder."""
+        self._founded.add(group)
+        for voter in first.voters:
+            self.history(group).voted(voter, FOUNDED.term, founder)
 
     # ---- after each event
 
@@ -227,7 +238,9 @@ class Invariants:
                         )
                 case _:
                     pass
-            if message.term > store.vote(message.group).term:
+            leads = isinstance(message, AppendRequest | Heartbeat | TakeOver)
+            agreed = FOUNDED.term if message.group in self._founded and not leads else 0
+            if message.term > max(store.vote(message.group).term, agreed):
                 raise Violation("terms are durable before they are spoken of", f"{message}")
 
     def _voted(self, message: VoteRequest | VoteResponse, candidate: int, store: Store) -> None:

@@ -55,6 +55,10 @@ class Mix:
     raft: RaftSettings
     storage: StorageSettings
 
+    def is_founded(self, group: int) -> bool:
+        """Whether the group's first leader is agreed upon, as a stream's is; the cluster's own log elects it."""
+        return group != self.cluster_group
+
 
 def mix_of(seed: int) -> Mix:
     rng = Random(f"{seed} mix")

@@ -90,6 +90,11 @@ class Names:
             operation.make_durable()
         self._journal = left[::-1]
 
+    def commit_all(self) -> None:
+        for operation in self._journal:
+            operation.make_durable()
+        self._journal.clear()
+
     def crash(self, rng: Random) -> None:
         """Keep a prefix of each directory's operations; what touches two directories must lie in both prefixes."""
         loss = rng.choice((0.0, 0.1, 0.5, 1.0))

@@ -12,7 +12,7 @@ from dataclasses import replace
 from random import Random
 
 from tidelog.cluster import Applied, Command
-from tidelog.raft import AppendRequest, Change, Configuration, Entry, Envelope, Group, HardState, Host
+from tidelog.raft import FOUNDED, AppendRequest, Change, Configuration, Entry, Envelope, Group, HardState, Host
 from tidelog.server.cluster_log import ClusterLog
 from tidelog.server.replica import Done, Replica
 from tidelog.storage import Store, StoredVote, StreamLog, SyncFailedError, WriterFailedError
@@ -53,6 +53,7 @@ class SimNode:
         self.clock = Clock(rng, scheduler.now, mix.drift_max)
         self.life = 0
         self.groups: dict[int, Told] = {}  # that it should carry, with the configuration that each began with
+        self.founds: set[int] = set()  # groups that it leads first, if it knows nothing of them yet
         self.replicas: dict[int, Replica] = {}
         self.cluster_log: ClusterLog | None = None
         self._mix = mix
@@ -125,10 +126,13 @@ class SimNode:
             if group not in self.groups:
                 store.delete_stream(group)  # it left the group, and died before that was done
         for group, told in self.groups.items():
-            self._carry(store.streams.get(group) or store.create_stream(group, told[1].encode()), told)
+            if group in store.streams:
+                self._carry(store.streams[group], told)
+            else:
+                self._carry(store.create_stream(group, told[1].encode()), told, new=True)
         self._threads = SimThreads(store, self.disk, self._rng, self._later)
 
-    def _carry(self, log: StreamLog, told: Told) -> None:
+    def _carry(self, log: StreamLog, told: Told, *, new: bool = False) -> None:
         self._invariants.recovered(self.number, log)
         shadow = self._invariants.shadow(self.number, log.stream)
         configurations = [(index, Configuration.decode(content)) for index, content in log.configurations()]
@@ -137,7 +141,12 @@ class SimNode:
             shadow.told()
         vote = self.store.vote(log.stream)
         hard_state = HardState(vote.term, vote.vote)
+        founds = vote.term == 0 and new and log.stream in self.founds
+        if vote.term == 0 and self._mix.is_founded(log.stream) and not founds:
+            hard_state = FOUNDED
         group = self.host.add(log.stream, ObservedLog(log, shadow), hard_state, configurations, self.now_ms)
+        if founds:
+            self.host.found(log.stream, self.now_ms)
         replica = make_replica(log, group, self.host, lambda: self.now_ms, self._gathering.append)
         self.replicas[log.stream] = replica
         if log.stream == self._mix.cluster_group:
@@ -159,6 +168,7 @@ class SimNode:
     def leave(self, group: int) -> None:
         """Carry a group no longer, and delete its log."""
         del self.groups[group]
+        self.founds.discard(group)
         self._loop_event(lambda: self._delete(group))
 
     def _delete(self, group: int) -> None:
@@ -184,6 +194,7 @@ class SimNode:
         self.disk = SimDisk(self._rng, direct=self._mix.direct)
         self.disk.kill()
         self._invariants.lost(self.number)
+        self.founds.clear()  # what it said as their leader is forgotten, so it must not lead that term again
         self._invariants.add_node(self.number, self.disk, DIRECTORY)
         lost, self.groups = list(self.groups), {}
         return lost

@@ -82,13 +82,18 @@ class World:
     def _begin(self) -> None:
         self._network.weather = self.mix.weather
         first = Configuration.of(range(1, self.mix.voters + 1))
+        for group in filter(self.mix.is_founded, self._groups):
+            founder = self._rng.randint(1, self.mix.voters)
+            self._nodes[founder].founds.add(group)
+            self._invariants.founded(group, founder, first)
         for node in self._nodes.values():
             if node.number <= self.mix.voters:
                 for group in self._groups:
                     node.join(group, (0, first))
             node.start()
         for group in self._groups:
-            self._nodes[self._rng.randint(1, self.mix.voters)].campaign(group)
+            if not self.mix.is_founded(group):
+                self._nodes[self._rng.randint(1, self.mix.voters)].campaign(group)
         self._plan(self.mix.proposal_interval, self._client.act, "client acts")
         if self.mix.faults:
             self._plan(self.mix.fault_interval, self._strike, "a fault strikes")

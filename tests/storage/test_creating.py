@@ -1,9 +1,11 @@
 """New streams: in memory at once, their files made by the writer before anything of them is durable, many together."""
 
+import os
 import random
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -22,10 +24,11 @@ from tests.storage.world import (
     state_of,
     write,
 )
-from tidelog.storage import RealDisk, StorageThreads, Store, StoredVote, SyncFailedError, WriterFailedError
+from tidelog.storage import RealDisk, StorageThreads, Store, StoredVote, SyncFailedError, WriterFailedError, whole_disk
 from tidelog.storage.disk import run_together
 from tidelog.storage.real_disk import TOGETHER_MIN
-from tidelog.storage.writer import CREATIONS_MAX
+from tidelog.storage.whole_disk import file_system_of
+from tidelog.storage.writer import CREATIONS_MAX, WHOLE_MIN
 
 
 def test_a_new_stream_touches_no_file_before_the_writer_runs() -> None:
@@ -209,3 +212,110 @@ def test_a_hundred_streams_on_a_real_disk(tmp_path: Path) -> None:
     store = Store(RealDisk(), str(tmp_path), TINY, random.Random(2))
     assert {stream: state_of(log) for stream, log in store.streams.items()} == expected
     store.close()
+
+
+# The whole disk at once
+
+
+class _Whole:
+    def __init__(self, disk: "_WholeDisk") -> None:
+        self._disk = disk
+
+    def sync(self) -> None:
+        self._disk.syncs += 1
+        self._disk.sync_everything()
+
+    def close(self) -> None:
+        pass
+
+
+class _WholeDisk(SimDisk):
+    """Can be synced as a whole, and counts how often it was."""
+
+    syncs = 0
+
+    def open_whole(self, path: str) -> _Whole:
+        assert path == "/data"
+        return _Whole(self)
+
+
+def _whole_store(disk: SimDisk) -> Store:
+    return Store(disk, "/data", TINY, random.Random(1))
+
+
+def test_very_many_new_streams_are_made_durable_with_two_syncs_of_the_disk() -> None:
+    disk = _WholeDisk(random.Random(1))
+    store = _whole_store(disk)
+    logs = [store.create_stream(stream, b"%d" % stream) for stream in range(WHOLE_MIN)]
+    for log in logs:
+        log.append_new(1, EntryKind.DATA, [batch(b"%d" % log.stream)])
+    write(store)
+    assert (disk.syncs, {log.durable_index for log in logs}) == (2, {1})
+    few = [store.create_stream(stream, b"few") for stream in range(100, 100 + WHOLE_MIN - 1)]
+    for log in logs:
+        log.append_new(1, EntryKind.DATA, [batch()])
+    rest(store)
+    assert disk.syncs == 2, "others' files would be waited for too"
+    power_cut(disk)
+    store = _whole_store(disk)
+    assert len(store.streams) == len(logs) + len(few)
+    assert [store.streams[log.stream].last_index for log in logs] == [2] * len(logs)
+
+
+def test_a_power_cut_between_the_syncs_of_the_disk_loses_nothing_that_counts() -> None:
+    streams = range(WHOLE_MIN)
+    for step in range(5 * WHOLE_MIN, 14 * WHOLE_MIN, 2):  # from before the first sync to behind the last
+        disk = _WholeDisk(random.Random(step))
+        store = _whole_store(disk)
+        logs = [store.create_stream(stream, b"%d" % stream) for stream in streams]
+        for log in logs:
+            log.append_new(1, EntryKind.DATA, [batch(b"%d" % log.stream)])
+        disk.crash_after(step)
+        try:
+            write(store)
+            disk.disarm()
+        except SimulatedCrash:
+            store.deliver()
+        durable = {log.stream for log in logs if log.durable_index}
+        power_cut(disk)
+        store = _whole_store(disk)  # no state file without its content, or this would fail
+        assert durable <= store.streams.keys()
+        for stream in streams:
+            log = store.streams.get(stream) or store.create_stream(stream, b"%d" % stream)
+            assert log.configurations() == [(0, b"%d" % stream)]
+        rest(store)
+
+
+def test_a_sync_of_the_disk_that_fails_is_fatal() -> None:
+    disk = _WholeDisk(random.Random(1))
+    store = _whole_store(disk)
+    logs = [store.create_stream(stream, b"") for stream in range(WHOLE_MIN)]
+    disk.fail_next_sync()
+    with pytest.raises(WriterFailedError):
+        store.run_writer()
+    assert store.deliver().logs == []
+    assert not any(log.durable_index for log in logs)
+
+
+def test_which_disks_can_be_synced_as_a_whole(tmp_path: Path) -> None:
+    mounts = (
+        "22 1 254:0 / / rw,relatime shared:1 - ext4 /dev/vda rw\n"
+        "23 22 0:21 / /dev/shm rw - tmpfs tmpfs rw\n"
+        "24 22 254:16 / /far rw shared:2 master:3 - fuse.sshfs far rw\n"
+    )
+    devices = [os.makedev(254, 0), os.makedev(0, 21), os.makedev(254, 16), os.makedev(9, 9)]
+    assert [file_system_of(device, mounts) for device in devices] == ["ext4", "tmpfs", "fuse.sshfs", ""]
+    assert RealDisk("none").open_whole(str(tmp_path)) is None, "whoever wants no syncs gets none"
+    whole = RealDisk().open_whole(str(tmp_path))
+    if whole is not None:
+        whole.sync()
+        whole.close()
+
+
+@pytest.mark.parametrize(("release", "believed"), [("5.7.19", False), ("5.8.0-1", True), ("6.1.0", True), ("?", False)])
+def test_an_older_kernel_is_not_believed_since_it_keeps_failed_writes_to_itself(
+    release: str, believed: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(whole_disk, "platform", SimpleNamespace(release=lambda: release))
+    monkeypatch.setattr(whole_disk, "file_system_of", lambda *_: "ext4")
+    assert whole_disk.can_sync_whole(str(tmp_path)) is believed

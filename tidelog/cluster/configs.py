@@ -7,11 +7,13 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import IntEnum
+from functools import lru_cache
 
 INT64_MAX = 2**63 - 1
 INT32_MAX = 2**31 - 1
 DAY_MS = 86_400_000
 NAME_LENGTH_MAX = 249
+TYPED_MAX = 256  # sets of settings that are kept as `TopicConfig`
 """As long as a topic's name may be."""
 ATTACHED = "remote.log.attached"
 _TOPIC_FOLDER = re.compile(r"[a-zA-Z0-9._-]{1,249}-[a-zA-Z0-9_-]{22}")
@@ -215,24 +217,32 @@ class TopicConfig:
     attached: str = ""
     """The folder in the store of another cluster's topic that this one shows; empty: it has records of its own."""
 
-    @classmethod
-    def of(cls, configs: Mapping[str, str]) -> "TopicConfig":
-        def value(name: str) -> str:
-            return configs.get(name, TOPIC_CONFIGS[name].default)
+    @staticmethod
+    def of(configs: Mapping[str, str]) -> "TopicConfig":
+        return _typed(tuple(configs.items()))
 
-        return cls(
-            max_message_bytes=int(value("max.message.bytes")),
-            append_time=value("message.timestamp.type") == "LogAppendTime",
-            retention_bytes=int(value("retention.bytes")),
-            retention_ms=int(value("retention.ms")),
-            segment_ms=int(value("segment.ms")),
-            leader_rack=value("leader.rack") or None,
-            remote=value("remote.storage.enable") == "true",
-            remote_copy=value("remote.log.copy.disable") == "false",
-            remote_delete_on_disable=value("remote.log.delete.on.disable") == "true",
-            local_retention_bytes=int(value("local.retention.bytes")),
-            local_retention_ms=int(value("local.retention.ms")),
-            copy_lag_bytes=int(value("remote.copy.lag.bytes")),
-            copy_lag_ms=int(value("remote.copy.lag.ms")),
-            attached=value(ATTACHED),
-        )
+
+@lru_cache(TYPED_MAX)
+def _typed(configs: tuple[tuple[str, str], ...]) -> TopicConfig:
+    """Most topics have one of few sets of settings, and every change of a stream asks for its topic's."""
+    given = dict(configs)
+
+    def value(name: str) -> str:
+        return given.get(name, TOPIC_CONFIGS[name].default)
+
+    return TopicConfig(
+        max_message_bytes=int(value("max.message.bytes")),
+        append_time=value("message.timestamp.type") == "LogAppendTime",
+        retention_bytes=int(value("retention.bytes")),
+        retention_ms=int(value("retention.ms")),
+        segment_ms=int(value("segment.ms")),
+        leader_rack=value("leader.rack") or None,
+        remote=value("remote.storage.enable") == "true",
+        remote_copy=value("remote.log.copy.disable") == "false",
+        remote_delete_on_disable=value("remote.log.delete.on.disable") == "true",
+        local_retention_bytes=int(value("local.retention.bytes")),
+        local_retention_ms=int(value("local.retention.ms")),
+        copy_lag_bytes=int(value("remote.copy.lag.bytes")),
+        copy_lag_ms=int(value("remote.copy.lag.ms")),
+        attached=value(ATTACHED),
+    )

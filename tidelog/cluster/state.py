@@ -119,6 +119,11 @@ class ClusterState:
         place = self._places.get(stream)
         return None if place is None else (self.topics_by_id[place[0]], place[1])
 
+    @property
+    def partition_count(self) -> int:
+        """Of all topics."""
+        return len(self._places)
+
     def uses(self, node: int) -> int:
         """How often partitions name the node as one that shall hold them or that their groups count on."""
         return self._uses.get(node, 0)

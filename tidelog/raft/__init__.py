@@ -27,6 +27,7 @@ there is to do, `next_deadline_ms` says when to `tick`.
 
 from tidelog.raft.configuration import Action, Change, Configuration, quorum_after
 from tidelog.raft.effects import (
+    FOUNDED,
     Answer,
     Committed,
     Effects,
@@ -59,6 +60,7 @@ from tidelog.raft.messages import (
 from tidelog.raft.settings import TERM_MAX, RaftSettings
 
 __all__ = [
+    "FOUNDED",
     "TERM_MAX",
     "Action",
     "Answer",

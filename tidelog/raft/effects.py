@@ -77,6 +77,11 @@ class HardState:
     vote: int | None = None
 
 
+FOUNDED = HardState(1, 0)
+"""What the members of a founded group begin with, until they remember more: term 1 has an owner, the one founder, and
+nobody, which is what 0 stands for, gets a vote in it. So the founder has all of them (`Group.found`)."""
+
+
 @dataclass(frozen=True, slots=True)
 class Leadership:
     """This node's role, and whom it knows to lead in `term`."""

@@ -80,19 +80,27 @@ class Patience:
 
 
 class Candidacy:
-    """One attempt to be elected, or (`pre`) to learn whether one would be. It begins by asking every other voter."""
+    """One attempt to be elected, or (`pre`) to learn whether one would be.
 
-    __slots__ = ("_replica", "_votes", "pre", "term")
+    It begins by asking every other voter, unless `owned`: then the term is this node's own, and all have voted for it.
+    """
 
-    def __init__(self, replica: Replica, term: int, *, pre: bool, forced: bool) -> None:
+    __slots__ = ("_replica", "_votes", "owned", "pre", "term")
+
+    def __init__(self, replica: Replica, term: int, *, pre: bool, forced: bool, owned: bool = False) -> None:
         self._replica = replica
         self.term = term
         self.pre = pre
+        self.owned = owned
         self._votes: dict[int, bool] = {}
         last_index = replica.log.last_index
         last_term = replica.log.term_at(last_index)
         configuration = replica.membership.in_force
-        for node in sorted({*configuration.voters, *configuration.outgoing} - {replica.node}):
+        others = sorted({*configuration.voters, *configuration.outgoing} - {replica.node})
+        if owned:
+            self._votes.update(dict.fromkeys(others, True))
+            return
+        for node in others:
             request = VoteRequest(replica.group, replica.node, node, term, last_index, last_term, pre, forced)
             replica.outbox.send(request)
 

@@ -29,7 +29,7 @@ from random import Random
 from typing import Any
 
 from tidelog.raft.configuration import Change, Configuration
-from tidelog.raft.effects import Effects, HardState, Leadership, MemberView, Reason, Refusal, Role
+from tidelog.raft.effects import FOUNDED, Effects, HardState, Leadership, MemberView, Reason, Refusal, Role
 from tidelog.raft.elections import Candidacy, Patience, is_up_to_date
 from tidelog.raft.errors import RaftInvariantError
 from tidelog.raft.follower import Follower
@@ -239,6 +239,28 @@ class Group:
         if self._leading is None and now_ms >= self._patience.promised_until_ms:
             self._election_due(now_ms)
 
+    def found(self, now_ms: int) -> None:
+        """Lead term 1 of a new group, which is this node's by agreement: no election is needed, nor could one be won.
+
+        All other members begin with `FOUNDED`, so they neither vote in term 1 nor ask for votes in it. A founder that
+        forgot that it led would lead the term again with another log; so it is one only as long as no term of it is
+        stored, and its vote for itself is durable before it says a word. Having restarted, it is a member like any.
+        """
+        replica = self._replica
+        if replica.term or replica.log.last_index or replica.membership.in_force.joint:
+            raise RaftInvariantError(f"group {self.group}: not new in term {replica.term}, so nobody can found it")
+        self._now_ms = now_ms
+        if self._may_campaign():
+            self._follow(FOUNDED.term, None, now_ms)
+            replica.persist(FOUNDED.term, replica.node)
+            self._candidacy = Candidacy(replica, FOUNDED.term, pre=False, forced=False, owned=True)
+
+    def announce(self, now_ms: int) -> None:
+        """Have the followers told at once what is committed, if this node leads, and not with the next heartbeat."""
+        leading = self._attend(now_ms)
+        if leading is not None:
+            leading.announce()
+
     # Events
 
     def tick(self, now_ms: int) -> None:
@@ -429,7 +451,7 @@ class Group:
         else:
             self._candidacy = None
             self._leader = self._replica.node
-            self._leading = Leader(self._replica, now_ms)
+            self._leading = Leader(self._replica, now_ms, founding=candidacy.owned)
 
     def _on_vote_request(self, request: VoteRequest, now_ms: int) -> None:
         replica = self._replica

@@ -179,6 +179,14 @@ class Host:
         now_ms = self._now(now_ms)
         self._touch(group).campaign(now_ms)
 
+    def found(self, group: int, now_ms: int) -> None:
+        now_ms = self._now(now_ms)
+        self._touch(group).found(now_ms)
+
+    def announce(self, group: int, now_ms: int) -> None:
+        now_ms = self._now(now_ms)
+        self._touch(group).announce(now_ms)
+
     # Events
 
     def receive(self, envelope: Envelope, now_ms: int) -> None:

@@ -36,8 +36,10 @@ _PROPOSABLE = (EntryKind.DATA, EntryKind.LOG_START, EntryKind.REMOTE)
 class Leader:
     __slots__ = (
         "_active_ms",
+        "_announcing",
         "_change_deadline_ms",
         "_change_ticket",
+        "_founding",
         "_heartbeat_due_ms",
         "_lease_forfeited",
         "_log",
@@ -53,7 +55,8 @@ class Leader:
         "term_start",
     )
 
-    def __init__(self, replica: Replica, now_ms: int) -> None:
+    def __init__(self, replica: Replica, now_ms: int, *, founding: bool = False) -> None:
+        """`founding`: nobody has heard of a leader yet, and somebody waits for the group to have one."""
         settings = replica.settings
         self._replica = replica
         self._log = replica.log
@@ -80,10 +83,15 @@ class Leader:
         self._lease_forfeited = False
         """A TimeoutNow was sent: a follower may win an election at any moment, whatever others promised."""
 
-        self._heartbeat_due_ms = now_ms
+        self._founding = founding
+        # The first entry itself tells the members of a founded group; whoever has not got the group yet hears the next.
+        self._heartbeat_due_ms = now_ms + settings.heartbeat_ms if founding else now_ms
 
-        self._active_ms = now_ms
-        """When there was last something to do."""
+        self._announcing = False
+        """Something was committed that the followers are to know at once."""
+
+        self._active_ms = now_ms - settings.sleep_after_ms if founding else now_ms
+        """When there was last something to do. A new group, asked for nothing yet, may sleep when all know."""
 
         self._sleep_round = 0
         """First round of the present proposal to sleep; 0: none."""
@@ -239,6 +247,10 @@ class Leader:
         self._hand_over_if_caught_up()
         self._ask(now_ms, sleep=self._may_sleep(now_ms))
 
+    def announce(self) -> None:
+        """Have the followers told now what is committed, and not with the next heartbeat."""
+        self._announcing = True
+
     def stir(self, now_ms: int) -> None:
         """There is something to do: do not fall asleep, and take back a proposal to."""
         self._active_ms = now_ms
@@ -258,7 +270,7 @@ class Leader:
     @property
     def has_something_to_say(self) -> bool:
         """Whether `flush` would make messages."""
-        return self.replication.unsent or self._needs_round
+        return self.replication.unsent or self._announcing or self._needs_round
 
     @property
     def _needs_round(self) -> bool:
@@ -266,7 +278,10 @@ class Leader:
 
     def flush(self, now_ms: int) -> None:
         """Make the messages that the events since the last time call for."""
-        if self._needs_round:
+        if self._announcing:
+            self._ask(now_ms, sleep=self._may_sleep(now_ms))
+            self._heartbeat_due_ms = now_ms + self._replica.settings.heartbeat_ms
+        elif self._needs_round:
             self._ask(now_ms, sleep=False)
         if self.replication.unsent:
             self.replication.send(self.rounds.current)
@@ -333,6 +348,8 @@ class Leader:
         index = self.replication.quorum_match()
         if index <= replica.commit or index < self.term_start:
             return
+        if self._founding and not self.ready:
+            self.announce()  # followers serve nothing before they know that something of this term is committed
         replica.advance_commit(index)
         replica.answers.extend(
             [Committed(ticket, last_index) for ticket, last_index in self._proposals.committed(index)]
@@ -370,6 +387,7 @@ class Leader:
     def _ask(self, now_ms: int, *, sleep: bool) -> None:
         """Begin a round: a heartbeat to everyone."""
         replica = self._replica
+        self._announcing = False
         round_ = self.rounds.start(now_ms)
         if not sleep:
             self._sleep_round = 0

@@ -131,10 +131,13 @@ class ClusterLog:
     def _follow(self) -> None:
         replica = self._replica
         assert replica is not None
-        for record in replica.records(self._offset):
+        before = self._offset
+        for record in replica.records(before):
             self._incomplete = self._incomplete or record.offset != self._offset
             self._offset = record.offset + 1
             self._apply(record.offset, record.value or b"")
+        if self._offset > before and replica.ready:
+            replica.announce()  # other nodes have their part in what was just decided, and clients may wait for that
         if self._commands_since_snapshot >= SNAPSHOT_EVERY and replica.ready:
             self._write_snapshot(replica)
 

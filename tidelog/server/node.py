@@ -15,9 +15,9 @@ import random
 import time
 from collections.abc import Callable, Sequence, Set
 
-from tidelog.cluster import TopicConfig
+from tidelog.cluster import CLUSTER_STREAM, TopicConfig
 from tidelog.groups.producers import Producers
-from tidelog.raft import Configuration, Envelope, HardState, Host, Refusal
+from tidelog.raft import FOUNDED, Configuration, Envelope, HardState, Host, Refusal
 from tidelog.server.clock import now_ms
 from tidelog.server.replica import Replica
 from tidelog.server.settings import Settings
@@ -113,17 +113,31 @@ class Node:
         """
         configuration = Configuration.of(voters).encode()
         self._store.create_stream(stream, configuration, start_offset, configuration_index)
-        replica = self.carry(stream, config)
-        if voters[0] == self.number:  # somebody has to be first
-            self._host.campaign(stream, now_ms())
+        first = voters[0] == self.number  # somebody has to be
+        if first and self._hard_state(stream) is FOUNDED:
+            replica = self._take_part(stream, config, HardState())
+            self._host.found(stream, now_ms())
+        else:
+            replica = self.carry(stream, config)
+            if first:
+                self._host.campaign(stream, now_ms())
         return replica
 
     def carry(self, stream: int, config: TopicConfig) -> Replica:
         """Take part in a stream whose log is here."""
-        stream_log = self._store.streams[stream]
+        return self._take_part(stream, config, self._hard_state(stream))
+
+    def _hard_state(self, stream: int) -> HardState:
+        """Streams are founded by the first of their voters: the cluster's own log says once who that is, and knows
+        whose disk was lost since. Of that log itself nobody does, so its leaders are elected from the beginning.
+        """
         vote = self._store.vote(stream)
+        return FOUNDED if vote.term == 0 and stream != CLUSTER_STREAM else HardState(vote.term, vote.vote)
+
+    def _take_part(self, stream: int, config: TopicConfig, hard_state: HardState) -> Replica:
+        stream_log = self._store.streams[stream]
         configurations = [(index, Configuration.decode(content)) for index, content in stream_log.configurations()]
-        group = self._host.add(stream, stream_log, HardState(vote.term, vote.vote), configurations, now_ms())
+        group = self._host.add(stream, stream_log, hard_state, configurations, now_ms())
         producers = Producers(self._settings.producer_id_expiration_ms)
         replica = Replica(stream_log, group, self._host, config, producers, self._request, self._gather)
         self.replicas[stream] = replica

@@ -261,6 +261,10 @@ class Replica:
         else:
             self._waiting[ticket] = [done]
 
+    def announce(self) -> None:
+        """Have the other replicas told at once what is committed."""
+        self._host.announce(self.stream, self.now())
+
     def change_members(self, changes: Sequence[Change], deadline_ms: int, done: Done) -> None:
         """`done` is called when the change is committed, with all its steps."""
         self.propose_gathered()

@@ -145,7 +145,7 @@ def _check_count(partitions: int, partitions_max: int) -> None:
 
 def check_room(broker: "Broker", more: int) -> None:
     """Whether the cluster may have so many more streams."""
-    there = sum(len(topic.partitions) for topic in broker.state.topics.values())
+    there = broker.state.partition_count
     if there + more > broker.settings.streams_max:
         raise TopicError(
             ErrorCode.POLICY_VIOLATION,

@@ -96,6 +96,25 @@ class ParallelDisk(Protocol):
         ...
 
 
+class Whole(Protocol):
+    """All that lies on one disk."""
+
+    def sync(self) -> None:
+        """Returns when everything written to any file since this was opened, and every name, is on stable storage."""
+        ...
+
+    def close(self) -> None: ...
+
+
+@runtime_checkable
+class WholeDisk(Protocol):
+    """A disk that can be synced as a whole, which is cheaper when very many files are new."""
+
+    def open_whole(self, path: str) -> Whole | None:
+        """The disk on which `path` lies; None when its word could not be relied on."""
+        ...
+
+
 @runtime_checkable
 class MeasuredDisk(Protocol):
     """A disk that knows how full it is."""
@@ -103,6 +122,10 @@ class MeasuredDisk(Protocol):
     def space(self, path: str) -> tuple[int, int]:
         """(bytes that can still be written, bytes in all) where `path` lies."""
         ...
+
+
+def open_whole(disk: Disk, path: str) -> Whole | None:
+    return disk.open_whole(path) if isinstance(disk, WholeDisk) else None
 
 
 def run_together(disk: Disk, calls: Sequence[Callable[[], None]]) -> None:

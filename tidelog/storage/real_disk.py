@@ -18,6 +18,7 @@ from typing import Literal
 from tidelog import faults
 from tidelog.storage.disk import Buffer, File
 from tidelog.storage.errors import SyncFailedError
+from tidelog.storage.whole_disk import can_sync_whole, sync_file_system
 
 SyncMode = Literal["fdatasync", "range", "none"]
 
@@ -182,12 +183,22 @@ class RealDisk:
         for future in futures:
             future.result()
 
+    def open_whole(self, path: str) -> RealFile | None:
+        if self._sync is not os.fdatasync or not can_sync_whole(path):
+            return None
+        return RealFile(os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC), 1, sync_file_system)
+
     def make_directory(self, path: str, *, durable: bool = True) -> None:
-        if os.path.isdir(path):
-            return
         parent = os.path.dirname(os.path.abspath(path))
-        self.make_directory(parent)
-        os.mkdir(path)
+        try:
+            os.mkdir(path)
+        except FileExistsError:
+            if not os.path.isdir(path):
+                raise
+            return
+        except FileNotFoundError:
+            self.make_directory(parent)
+            os.mkdir(path)
         if durable:
             self.sync_directory(parent)
 

@@ -23,15 +23,24 @@ def replace_file(disk: Disk, path: str, content: Buffer) -> None:
 
 def rename_into_place(disk: Disk, path: str, content: Buffer) -> None:
     """As `replace_file`, but for the last step: the caller syncs the folder."""
-    temporary = path + TEMPORARY
-    file = disk.open_write(temporary)
+    write_temporary(disk, path, content)
+    rename_temporary(disk, path)
+
+
+def write_temporary(disk: Disk, path: str, content: Buffer, *, durable: bool = True) -> None:
+    """The first step. Unless it is to be `durable`, the caller syncs the file, before it renames it."""
+    file = disk.open_write(path + TEMPORARY)
     try:
         file.truncate(0)
         file.write_at(0, [content])
-        file.sync()
+        if durable:
+            file.sync()
     finally:
         file.close()
-    disk.rename(temporary, path)
+
+
+def rename_temporary(disk: Disk, path: str) -> None:
+    disk.rename(path + TEMPORARY, path)
 
 
 def read_file(disk: Disk, path: str) -> bytes:

@@ -23,7 +23,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
 
-from tidelog.storage.disk import Disk, File, run_together
+from tidelog.storage.disk import Disk, File, open_whole, run_together
 from tidelog.storage.errors import DirectoryLockedError, StorageError
 from tidelog.storage.hard_states import HardStates, StoredVote
 from tidelog.storage.housekeeping import Housekeeper
@@ -99,7 +99,8 @@ class Store:
         self.node_file = self._identified(found)
         self._votes = self._hard_states.states()
         self.housekeeper = Housekeeper()
-        self.writer = GroupCommitWriter(disk, self._hard_states, self.housekeeper, settings.staging_bytes)
+        whole = open_whole(disk, directory)
+        self.writer = GroupCommitWriter(disk, self._hard_states, self.housekeeper, settings.staging_bytes, whole)
         self.on_report: Callable[[], None] = lambda: (
             None
         )  # called by other threads when `deliver` has something to take

@@ -13,7 +13,7 @@
 """
 
 import os
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 from tidelog.storage.disk import Disk
@@ -50,7 +50,7 @@ class StreamState:
             "stream": self.stream,
             "uuid": self.uuid.hex(),
             "era": self.era,
-            "floor": asdict(self.floor),
+            "floor": {"index": self.floor.index, "term": self.floor.term, "offset": self.floor.offset},
             "start_offset": self.start_offset,
             "configuration": {"index": self.configuration_index, "content": self.configuration.hex()},
             "application": {"index": self.application_index, "content": self.application.hex()},

@@ -14,6 +14,7 @@ Faults:
 
 Cost: a copy of the data into aligned memory, two writes and one sync a dirty stream and group. A new stream: one sync
 of its state, then one of its folder beside that of its first entries; and one of the folder that holds all streams.
+When WHOLE_MIN streams and more are new, two syncs of the whole disk stand for all of these, where the disk can do that.
 """
 
 import os
@@ -25,20 +26,23 @@ from functools import partial
 from itertools import islice
 
 from tidelog import faults
-from tidelog.storage.disk import Buffer, Disk, run_together
+from tidelog.storage.disk import Buffer, Disk, Whole, run_together
 from tidelog.storage.errors import StorageError, SyncFailedError, WriterFailedError
 from tidelog.storage.hard_states import HardStates, StoredVote
 from tidelog.storage.housekeeping import DISK_FULL, Housekeeper, cut_file
 from tidelog.storage.segment import INDEX_SUFFIX, LOG_SUFFIX, Segment, SegmentShape
 from tidelog.storage.segment_file import SegmentFile, Staging, create_segment_file, open_segment_file
-from tidelog.storage.small_file import rename_into_place, replace_file
+from tidelog.storage.small_file import rename_temporary, replace_file, write_temporary
 from tidelog.storage.stream_state import STATE_NAME
 
 # Of one stream in one group. A larger one is hardly cheaper, and while it is written nothing is reported.
 GROUP_BYTES_MAX = 4 << 20
 
-# Streams that are made in one group: several syncs each, and the votes of all others wait behind them.
-CREATIONS_MAX = 64
+# Streams that are made in one group: several syncs each, or two for all, and the votes of all others wait behind them.
+CREATIONS_MAX = 128
+
+# New streams from which on the whole disk is synced. Other programs' files are then waited for too, so not for a few.
+WHOLE_MIN = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,6 +174,13 @@ class _Channel:
         return isinstance(self.held[0], Create) and not isinstance(self.held[-1], Close)
 
 
+def _creation(channel: _Channel) -> Create:
+    """The first operation of a stream that is new."""
+    create = channel.held[0]
+    assert isinstance(create, Create)
+    return create
+
+
 class _FatalErrors:
     """After a failure nothing is written, synced or reported any more."""
 
@@ -189,8 +200,17 @@ class _FatalErrors:
 
 
 class GroupCommitWriter:
-    def __init__(self, disk: Disk, hard_states: HardStates, housekeeper: Housekeeper, staging_bytes: int) -> None:
+    def __init__(
+        self,
+        disk: Disk,
+        hard_states: HardStates,
+        housekeeper: Housekeeper,
+        staging_bytes: int,
+        whole: Whole | None = None,
+    ) -> None:
+        """`whole` is the disk that all streams' folders lie on, if it can be synced as one."""
         self._disk = disk
+        self._whole = whole
         self._hard_states = hard_states
         self._housekeeper = housekeeper
         self._fatal_errors = _FatalErrors(housekeeper)
@@ -277,9 +297,12 @@ class GroupCommitWriter:
             groups = [self._written.popleft() for _ in range(len(self._written))]
             if faults.ARMED:
                 faults.hit("writer.before-sync")
-            calls = [file.sync for file in dict.fromkeys(f for group in groups for f in group.files)]
             folders = dict.fromkeys(folder for group in groups for folder in group.folders)
-            run_together(self._disk, [*calls, *(partial(self._disk.sync_directory, folder) for folder in folders)])
+            if self._whole is not None and len(folders) > WHOLE_MIN:
+                self._whole.sync()
+            else:
+                calls = [file.sync for file in dict.fromkeys(f for group in groups for f in group.files)]
+                run_together(self._disk, [*calls, *(partial(self._disk.sync_directory, folder) for folder in folders)])
             if faults.ARMED:
                 faults.hit("writer.after-sync")
             for group in groups:
@@ -291,6 +314,8 @@ class GroupCommitWriter:
                 channel.file.close()
                 channel.file = None
         self._hard_states.close()
+        if self._whole is not None:
+            self._whole.close()
 
     def _write_votes(self, votes: dict[int, StoredVote]) -> None:
         self._held_votes.update(votes)
@@ -336,28 +361,47 @@ class GroupCommitWriter:
         for channel in new[CREATIONS_MAX:]:
             self._backlog[channel.stream] = busy.pop(channel.stream)
         del new[CREATIONS_MAX:]
-        run_together(self._disk, [partial(self._create, channel) for channel in new])
-        made = [channel.folder for channel in new if isinstance(channel.held[0], Create) and not channel.held[0].error]
+        if self._whole is not None and len(new) >= WHOLE_MIN:
+            for channel in new:
+                self._create(channel, self._make_files)
+            self._whole.sync()
+            for channel in new:
+                if not _creation(channel).error:
+                    self._create(channel, self._name_state)
+        else:
+            run_together(self._disk, [partial(self._create, channel, self._make_and_name) for channel in new])
+        made = [channel.folder for channel in new if not _creation(channel).error]
         return [*made, *dict.fromkeys(map(os.path.dirname, made))]
 
-    def _create(self, channel: _Channel) -> None:
+    def _create(self, channel: _Channel, step: Callable[[_Channel], None]) -> None:
         """Every step can be repeated. Until the state file has its name, a restart takes the folder for a leftover.
 
         The names become durable with the group, in any order, and nothing of the stream counts before.
         """
-        create = channel.held[0]
-        assert isinstance(create, Create)
+        create = _creation(channel)
         create.error = None
         try:
-            self._disk.make_directory(channel.folder, durable=False)
-            file = self._disk.open_write(os.path.join(channel.folder, create.active_name))
-            try:
-                file.truncate(create.shape.file_bytes)  # durable with the header that the group will write
-            finally:
-                file.close()
-            rename_into_place(self._disk, os.path.join(channel.folder, STATE_NAME), create.content)
+            step(channel)
         except OSError as error:
             create.error = error
+
+    def _make_and_name(self, channel: _Channel) -> None:
+        self._make_files(channel, durable=True)
+        self._name_state(channel)
+
+    def _make_files(self, channel: _Channel, *, durable: bool = False) -> None:
+        create = _creation(channel)
+        self._disk.make_directory(channel.folder, durable=False)
+        file = self._disk.open_write(os.path.join(channel.folder, create.active_name))
+        try:
+            file.truncate(create.shape.file_bytes)  # durable with the header that the group will write
+        finally:
+            file.close()
+        write_temporary(self._disk, os.path.join(channel.folder, STATE_NAME), create.content, durable=durable)
+
+    def _name_state(self, channel: _Channel) -> None:
+        """Its content must be durable: a name without it could not be told from damage."""
+        rename_temporary(self._disk, os.path.join(channel.folder, STATE_NAME))
 
     def _write_stream(self, channel: _Channel) -> tuple[Durable | None, bool | None, int]:
         """Carry out the channel's operations until none is left, the group is large enough, or the disk is full."""
