@@ -81,6 +81,23 @@ async def test_a_consumer_reads_from_the_first_record_to_the_last_across_the_bor
     assert orphans(tmp_path, leader.replica("t")) == []
 
 
+async def test_history_gives_way_to_what_is_being_written(
+    cluster: ClusterWorld, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tidelog.server.remote_reads.GIVE_WAY_S", 60.0)
+    leader = await tiered_cluster(cluster, tmp_path)
+    await write(leader, 40)
+    await until_tiered(cluster, 30)
+    leader.disk.hold_syncs("/streams/")
+    client = await leader.connect()
+    client.send_produce("t", batch_of("40"))
+    await until(lambda: leader.broker.node._store.writing)
+    reading = asyncio.ensure_future(read_numbers(leader))
+    await until(lambda: bool(leader.broker.node._giving_way))
+    leader.disk.release_syncs()
+    assert (await reading)[:40] == list(range(40))
+
+
 async def test_every_replica_serves_history_when_it_leads(cluster: ClusterWorld, tmp_path: Path) -> None:
     await write(await tiered_cluster(cluster, tmp_path), 30)
     await until_tiered(cluster, 20)

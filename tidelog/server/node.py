@@ -47,6 +47,7 @@ class Node:
         self._host = Host(settings.node_id, self._incarnation, settings.raft, rng, self._now_ms)
         self.replicas: dict[int, Replica] = {}
         self._gathering: list[Replica] = []
+        self._giving_way: set[asyncio.Future[None]] = set()
         self.send: Callable[[Envelope], None] = _nobody_is_there
         """Hands an envelope to the network, which may lose it."""
         self.on_led: Callable[[Replica], None] = _whatever
@@ -169,6 +170,23 @@ class Node:
         elif stream in self._store.streams:
             self._store.delete_stream(stream)
 
+    async def give_way(self, wait_s: float) -> None:
+        """Wait until nothing is being written, but no longer than that: for work that is in less of a hurry.
+
+        The writer's threads need the interpreter between their system calls, and get it late from a loop that is busy.
+        """
+        if not self._store.writing:
+            return
+        written: asyncio.Future[None] = self._loop.create_future()
+        self._giving_way.add(written)
+        try:
+            async with asyncio.timeout(wait_s):
+                await written
+        except TimeoutError:
+            pass  # it has waited long enough
+        finally:
+            self._giving_way.discard(written)
+
     # The loop
 
     def receive(self, envelope: Envelope) -> None:
@@ -220,6 +238,8 @@ class Node:
         delivered = store.deliver()
         for stream_log in delivered.logs:
             host.written(stream_log.stream, time_ms)
+        if self._giving_way and not store.writing:
+            self._go_on()
         for stream, vote in delivered.votes:
             host.hard_state_written(stream, HardState(vote.term, vote.vote), time_ms)
         for replica in self._gathering:
@@ -239,6 +259,12 @@ class Node:
             if effects.leadership is not None or effects.configuration is not None:
                 self.on_led(replica)
         self._plan_timer(time_ms)
+
+    def _go_on(self) -> None:
+        """Nothing is being written: whoever gave way need not any longer."""
+        for written in self._giving_way:
+            if not written.done():
+                written.set_result(None)
 
     def _plan_timer(self, time_ms: int) -> None:
         deadline_ms = self._host.next_deadline_ms()

@@ -2,7 +2,8 @@
 
 A read that its request has given up goes on: what it fetches is in the cache when the client asks again. Store errors
 become one of two answers: OFFSET_OUT_OF_RANGE when the log start has passed the offset meanwhile, else a storage error,
-which clients retry. The loop never waits, so producers and readers of the tail do not notice.
+which clients retry. The loop never waits, and an answer from the store gives way to what is being written (for
+GIVE_WAY_S at most): producers and readers of the tail are not to notice.
 
 Bounds: bytes on their way from the store (`remote.log.reader.bytes.max`), bytes a second (the fetch quota: while it is
 used up, no read is begun), and the caches' budgets.
@@ -37,6 +38,7 @@ log = logging.getLogger(__name__)
 CHUNK_FOLDER = "remote-log-chunk-cache"
 INDEX_FOLDER = "remote-log-index-cache"
 INDEX_MEMORY_BYTES = 16 << 20
+GIVE_WAY_S = 0.01  # what an answer from the store waits at most while records are being written
 _HEAD = struct.Struct(">qii")  # base offset, length behind it, leader epoch
 _LENGTH_END, _EPOCH_AT = 12, 12
 _NO_EPOCH = struct.pack(">i", -1)
@@ -149,6 +151,7 @@ class RemoteReads:
             if segment.newest_epoch > term:  # so many batches may be too many for the loop
                 loop = asyncio.get_running_loop()
                 pieces = await loop.run_in_executor(self._executor, without_epochs_behind, pieces, term)
+            await self._broker.node.give_way(GIVE_WAY_S)
             read.pieces = pieces
         except TierError as error:
             if offset < replica.start_offset:

@@ -152,6 +152,11 @@ class Folders:
     def save_vote(self, stream: int, vote: StoredVote) -> None:
         self._place_of[stream].save_vote(stream, vote)
 
+    @property
+    def writing(self) -> bool:
+        """Something was handed in and is not yet reported durable."""
+        return any(store.writer.queued_bytes for store in self.stores)
+
     def deliver(self) -> Delivered:
         if len(self.stores) == 1:
             return self.stores[0].deliver()
