@@ -21,7 +21,9 @@ from pyspark.sql.worker import (  # noqa: F401
 import tidelog.spark.message_sink
 import tidelog.spark.pikiwi_snapshot
 import tidelog.spark.pikiwi_wal
-import tidelog.spark.source  # noqa: F401
+import tidelog.spark.source
+import tidelog.spark.tier_history
+import tidelog.spark.tier_read  # noqa: F401
 
 
 def main() -> None:
