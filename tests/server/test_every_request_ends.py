@@ -1,12 +1,14 @@
 """Promise 6 for requests other than Produce: each is answered in its own time, whatever the disk or the topic does."""
 
 import asyncio
+import time
 from collections.abc import Callable
 
 import pytest
 
 from tests.server.client import batch_of, fetch_request
 from tests.server.world import World, until
+from tidelog.cluster import CLUSTER_STREAM
 from tidelog.wire.errors import ErrorCode
 from tidelog.wire.messages import (
     ApiVersionsRequest,
@@ -82,6 +84,25 @@ async def test_produces_under_way_end_when_their_topic_is_deleted(world: World) 
         response = await admin.receive()
     assert response.responses[0].error_code == 0
     assert errors == sorted(errors, key=bool), "none is acknowledged behind one that was refused"
+
+
+async def test_a_produce_is_answered_that_is_committed_in_the_turn_in_which_its_stream_is_dropped(world: World) -> None:
+    server = await world.start()
+    await server.create("t")
+    producer = await server.connect()
+    node, stream = server.broker.node, server.replica("t").stream
+    cluster, writer = node.replicas[CLUSTER_STREAM], node._store.stores[0].writer
+    server.disk.hold_syncs()
+    cluster.move_start(0, server.broker.now() + 10_000, lambda _: None)  # committed first; and what then happens:
+    cluster.take = lambda _: node.drop(stream)  # type: ignore[method-assign]
+    producer.send_produce("t", batch_of("x"))
+    await server.until_appended("t", 1)
+    server.disk.release_syncs()
+    give_up = time.monotonic() + NO_ANSWER_S
+    while {report.stream for report in writer._reports} < {CLUSTER_STREAM, stream}:
+        assert time.monotonic() < give_up
+        time.sleep(0.001)  # noqa: ASYNC251 - the loop hears of neither before it hears of both
+    assert (await producer.receive_produced()).error_code == 0
 
 
 async def test_a_topic_made_anew_has_nothing_of_the_one_before(world: World) -> None:

@@ -46,6 +46,7 @@ class Node:
         self._incarnation = time.time_ns()
         self._host = Host(settings.node_id, self._incarnation, settings.raft, rng, self._now_ms)
         self.replicas: dict[int, Replica] = {}
+        self._dropped: dict[int, Replica] = {}  # since effects were last taken: they may hold answers for them
         self._gathering: list[Replica] = []
         self._giving_way: set[asyncio.Future[None]] = set()
         self.send: Callable[[Envelope], None] = _nobody_is_there
@@ -164,6 +165,7 @@ class Node:
         """Leave a stream and delete its log."""
         replica = self.replicas.pop(stream, None)
         if replica is not None:
+            self._dropped[stream] = replica
             effects = self._host.remove(stream, now_ms())
             self._store.delete_stream(stream)
             replica.close(effects)
@@ -233,7 +235,7 @@ class Node:
             self._plan_turn()
 
     def _decide(self) -> None:
-        host, store, replicas = self._host, self._store, self.replicas
+        host, store, replicas, dropped = self._host, self._store, self.replicas, self._dropped
         time_ms = now_ms()
         delivered = store.deliver()
         for stream_log in delivered.logs:
@@ -247,12 +249,14 @@ class Node:
         self._gathering.clear()
         time_ms = now_ms()  # proposing asked the clock again: to the host it must not fall
         work = host.poll(time_ms)
+        dropped.clear()
         for envelope in work.envelopes:
             self.send(envelope)
         for stream, effects in work.groups:
-            replica = replicas.get(stream)
-            if replica is None:
-                continue  # dropped while the effects of this turn were carried out
+            if stream in dropped:  # while the effects of other streams were carried out
+                dropped[stream].tell(effects)
+                continue
+            replica = replicas[stream]
             if effects.hard_state is not None:
                 store.save_vote(stream, StoredVote(effects.hard_state.term, effects.hard_state.vote))
             replica.take(effects)

@@ -313,9 +313,13 @@ class Replica:
         for done in waiting:
             done(_LOST)
         self._tell_index_waiting(_LOST)
+        self.tell(effects)
+        self._tell_watchers()
+
+    def tell(self, effects: Effects) -> None:
+        """Answer those who wait, and do no more: the node has let go of the stream."""
         for answer in effects.answers:
             self._answered(answer)
-        self._tell_watchers()
 
     def save(self) -> None:
         """Make durable what was made of the log. After a crash it may be ahead of the log: all of it is committed."""
