@@ -165,8 +165,10 @@ class Contender(AskedCluster):
         """Of partition 0; a node that runs."""
 
         def leader() -> int | None:
-            number = self.ask(metadata_of([topic])).topics[0].partitions[0].leader_id
-            return number if number in self.programs else None
+            for partition in self.ask(metadata_of([topic])).topics[0].partitions:  # none: the node has not heard of it
+                if partition.partition_index == 0 and partition.leader_id in self.programs:
+                    return partition.leader_id
+            return None
 
         return wait_for(f"{topic} has no leader", AGREE_S_MAX, leader)
 
