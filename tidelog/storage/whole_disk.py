@@ -5,7 +5,9 @@ of its own and its folder's to wait for otherwise. What must be true before it i
 
 * the kernel reports failed writes to it (5.8 and later; before, it said that all was well), to a descriptor that was
   open when they failed: so one is held open from the beginning;
-* the file system is one that passes it on to the disk. Some in user space, over networks or in layers do not.
+* the file system is one that makes the disk write out its own cache, also when nothing but data was overwritten and
+  its journal has nothing new. ext4 does. XFS forces its log, and with a clean log there may be nothing that does it;
+  some in user space, over networks or in layers pass on nothing at all.
 """
 
 import ctypes
@@ -14,7 +16,7 @@ import platform
 import re
 
 KERNEL_MIN = (5, 8)
-FILE_SYSTEMS = ("ext4", "xfs")
+FILE_SYSTEMS = ("ext4",)
 MOUNTS = "/proc/self/mountinfo"
 
 _libc = ctypes.CDLL(None, use_errno=True)
