@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 # What a scratch copy of the project holds: all that the fast tests need, nothing that they do not.
-TREE = ("tidelog", "tests", "pyproject.toml")
+TREE = ("tidelog", "tests", "bench", "docs", "examples", "pyproject.toml", "README.md", "Makefile")
 
 
 class BadMutant(Exception):
@@ -58,7 +58,7 @@ def copy_tree(root: Path, scratch: Path, tree: Sequence[str] = TREE) -> None:
         source = root / name
         if source.is_dir():
             shutil.copytree(source, scratch / name, ignore=shutil.ignore_patterns("__pycache__"))
-        else:
+        elif source.exists():
             shutil.copy(source, scratch / name)
 
 

@@ -25,7 +25,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from math import inf
 from random import Random
-from typing import NoReturn
+from typing import NoReturn, Protocol
 
 from .inode import SECTOR_BYTES, Inode
 from .names import Directory, Names, Node, Operation, error, inodes_under, split
@@ -35,6 +35,12 @@ Buffer = bytes | bytearray | memoryview
 
 class SimulatedCrash(BaseException):
     """The node died in this operation. Not an Exception: code that handles errors must not survive its own death."""
+
+
+class Abandonable(Protocol):
+    """Writes that are under way by themselves (`writes`)."""
+
+    def abandon(self) -> None: ...
 
 
 class SimDisk:
@@ -55,11 +61,13 @@ class SimDisk:
         self._operations_until_death: int | None = None
         self._death = self.crash
         self._sync_fails = False
+        self._writes: Abandonable | None = None
 
     # ---- faults
 
     def crash(self) -> None:
         """Cut the power. The disk stays down until `restart`."""
+        self._abandon_writes()
         self._names.crash(self._rng)
         for inode in inodes_under(self._names.root):
             inode.crash(self._rng)
@@ -67,12 +75,22 @@ class SimDisk:
 
     def kill(self) -> None:
         """Kill the process. The disk stays down until `restart`."""
+        self._abandon_writes()
         self.down = True
         self.used_bytes = sum(inode.space_bytes for inode in inodes_under(self._names.root))
         self._life += 1
         self._handles.clear()
         self._locked.clear()
         self.disarm()
+
+    def set_writes(self, writes: "Abandonable") -> None:
+        """What is under way by itself, in this life."""
+        self._writes = writes
+
+    def _abandon_writes(self) -> None:
+        writes, self._writes = self._writes, None
+        if writes is not None:
+            writes.abandon()
 
     def restart(self) -> None:
         self.slowness = 1  # a factor on what its work takes; time itself is not the disk's business
@@ -243,6 +261,19 @@ class SimDisk:
         if fits < len(data):
             raise error(errno.ENOSPC, path)
 
+    def _write_durably(self, inode: Inode, path: str, position: int, data: bytes) -> None:
+        self._write(inode, path, position, data)
+        with self._mortally():
+            if self._takes_sync_failure():
+                inode.fail_sync(self._rng)
+                raise error(errno.EIO, path)
+            inode.sync_last()
+
+    def _write_last(self, inode: Inode, position: int, data: bytes) -> None:
+        fits = inode.length_that_fits(position, len(data), self._free_bytes)
+        self.used_bytes += inode.space_needed(position, fits)
+        inode.write(position, data[:fits])
+
     def _truncate(self, inode: Inode, length: int) -> None:
         with self._mortally():
             self.used_bytes -= inode.truncate(length)
@@ -362,6 +393,17 @@ class SimFile:
         if position % self._alignment or len(data) % self._alignment:
             raise error(errno.EINVAL, self._path)
         self._disk._write(self._inode, self._path, position, data)
+
+    def write_durably(self, position: int, data: bytes) -> None:
+        """A write that counts as done only when it is durable; of what else was written to the file it says nothing."""
+        self._usable(to_write=True)
+        if self._alignment == 1 or position % self._alignment or len(data) % self._alignment:
+            raise error(errno.EINVAL, self._path)
+        self._disk._write_durably(self._inode, self._path, position, data)
+
+    def write_last(self, position: int, data: bytes) -> None:
+        """A write by the kernel, for somebody who is dead and hears of it no more."""
+        self._disk._write_last(self._inode, position, data)
 
     def truncate(self, length: int) -> None:
         self._usable(to_write=True)

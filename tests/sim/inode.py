@@ -53,6 +53,11 @@ class Inode:
             self._make_durable(change)
         self._unsynced.clear()
 
+    def sync_last(self) -> None:
+        """Only the newest write becomes durable, and with it a length that it needs."""
+        if self._unsynced:
+            self._make_durable(self._unsynced.pop())
+
     def fail_sync(self, rng: Random) -> None:
         """The kernel reports the error once and forgets: part is durable, and no later sync will write the rest."""
         self._keep_some(rng)

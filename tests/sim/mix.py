@@ -50,6 +50,7 @@ class Mix:
     weather: Weather
     faults: dict[str, int]
     direct: bool  # whether the disks take O_DIRECT
+    lane: bool  # whether they write by themselves
     drift_max: float  # of a node's clock
     cluster_group: int  # the group that is the cluster's own log; 0: none is
     raft: RaftSettings
@@ -80,6 +81,7 @@ def mix_of(seed: int) -> Mix:
         raft=_raft(rng),
         storage=_storage(rng),
         cluster_group=rng.choice((0, 1)),
+        lane=rng.random() < 0.7,
     )
 
 

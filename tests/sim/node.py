@@ -67,7 +67,7 @@ class SimNode:
         self._gathering: list[Replica] = []
         self._turn_planned = False
         self._wake_up: Event | None = None
-        self._reporting = False
+        self._reporting = self._deciding = False
         invariants.add_node(number, self.disk, DIRECTORY)
 
     def __str__(self) -> str:
@@ -115,7 +115,7 @@ class SimNode:
         assert not self.alive
         self.life += 1
         self.disk.restart()
-        self._reporting = self._turn_planned = False
+        self._reporting = self._turn_planned = self._deciding = False
         self._loop_event(self._boot)
 
     def _boot(self) -> None:
@@ -130,7 +130,8 @@ class SimNode:
                 self._carry(store.streams[group], told)
             else:
                 self._carry(store.create_stream(group, told[1].encode()), told, new=True)
-        self._threads = SimThreads(store, self.disk, self._rng, self._later)
+        self._threads = SimThreads(store, self.disk, self._rng, self._later, lane=self._mix.direct and self._mix.lane)
+        store.writer.on_waiting = self._want_turn
 
     def _carry(self, log: StreamLog, told: Told, *, new: bool = False) -> None:
         self._invariants.recovered(self.number, log)
@@ -280,8 +281,18 @@ class SimNode:
             self._turn_planned = True
             self._later(self._rng.randint(0, BUSY_TIME), self._turn, "turns")
 
+    def _want_turn(self) -> None:
+        if not self._deciding:
+            self._turn_later()
+
     def _turn(self) -> None:
         self._turn_planned = False
+        self._deciding = True
+        self._decide()
+        self.store.start_writes()
+        self._deciding = False
+
+    def _decide(self) -> None:
         host, store = self.host, self.store
         while self._gathering:
             self._gathering.pop(0).propose_gathered()
@@ -336,6 +347,8 @@ class SimNode:
             self.host.written(log.stream, self.now_ms)
         if delivered.votes or delivered.logs:
             self._turn()
+        else:
+            self.store.start_writes()  # of what waited for the threads
 
 
 def _as_bytes(envelope: Envelope) -> Envelope:

@@ -1,19 +1,21 @@
 """Storage's threads as events: what `tidelog.storage.StorageThreads` does, one step at a time.
 
-A write, a sync and a task of the housekeeper are an event each, at random distances in time. So death may come between
+A write, a sync, a task of the housekeeper and what the disk does by itself are an event each, at random distances in
+time. So death may come between
 any two of them, and in the middle of each. What is not simulated: two threads at work in the very same moment.
 """
 
 from collections.abc import Callable
 from random import Random
 
-from tidelog.storage import Store
+from tidelog.storage import AppendLane, Store
 from tidelog.storage.threads import WRITTEN_GROUPS_MAX
 
 from .disk import SimDisk
 from .scheduler import MILLISECOND
+from .writes import SimWrites
 
-WRITE_DELAY = SYNC_DELAY = MILLISECOND // 3  # mean
+DISK_DELAY = WRITE_DELAY = SYNC_DELAY = MILLISECOND // 3  # mean
 HOUSE_DELAY = 2 * MILLISECOND
 FULL_DISK_RETRY = 50 * MILLISECOND
 
@@ -21,13 +23,20 @@ Later = Callable[[int, Callable[[], None], str], object]
 
 
 class SimThreads:
-    def __init__(self, store: Store, disk: SimDisk, rng: Random, later: Later) -> None:
-        """`later(delay, step, what)` lets a step happen after a while, if the node still lives then."""
+    def __init__(self, store: Store, disk: SimDisk, rng: Random, later: Later, *, lane: bool) -> None:
+        """`later(delay, step, what)` lets a step happen after a while, if the node still lives then.
+
+        `lane`: appends may take the short way to the disk.
+        """
         self._store = store
         self._disk = disk
         self._rng = rng
         self._later = later
         self._writing = self._syncing = self._keeping_house = False
+        self._lane: AppendLane | None = None
+        if lane:
+            self._writes = SimWrites(disk, rng, self._perform_later)
+            self._lane = store.writer.use_lane(self._writes)
         store.writer.wake = self._write_later
         store.housekeeper.wake = self._keep_house_later
         if store.writer.has_work:
@@ -37,6 +46,15 @@ class SimThreads:
 
     def delay(self, mean: int) -> int:
         return int(self._rng.expovariate(1.0) * mean * self._disk.slowness)
+
+    def _perform_later(self, number: int) -> None:
+        self._later(self.delay(DISK_DELAY), lambda: self._perform(number), "has written")
+
+    def _perform(self, number: int) -> None:
+        assert self._lane is not None
+        self._writes.perform(number)
+        self._lane.collect()
+        self._store.on_report()
 
     def _write_later(self, pause: int = 0) -> None:
         if not self._writing:

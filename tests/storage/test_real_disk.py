@@ -17,7 +17,7 @@ from tests.storage.world import TINY, EntryKind, read_all, rest, settled, sized_
 from tidelog.storage import DirectoryLockedError, FileRange, RealDisk, Store, SyncFailedError, SyncMode, chunk_bytes
 from tidelog.storage.disk import Buffer
 from tidelog.storage.real_disk import DIRECT_ALIGNMENT, RealFile
-from tidelog.storage.segment_file import Staging
+from tidelog.storage.staging import Staging
 from tidelog.wire.batch import split_batches
 
 MEMORY_FOLDER = Path("/dev/shm")

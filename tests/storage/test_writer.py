@@ -29,9 +29,9 @@ from tests.storage.world import (
     write,
 )
 from tidelog.storage import LogMismatchError, StorageError, Store, StoredVote, StreamLog, WriterFailedError
+from tidelog.storage.operations import Append
 from tidelog.storage.segment import ACTIVE_SUFFIX
 from tidelog.storage.segment_file import buffered_bytes_max
-from tidelog.storage.writer import Append
 from tidelog.wire.batch import read_stamp, stamp
 
 VOTES = f"{DIRECTORY}/votes"

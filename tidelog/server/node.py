@@ -21,7 +21,17 @@ from tidelog.raft import FOUNDED, Configuration, Envelope, HardState, Host, Refu
 from tidelog.server.clock import now_ms
 from tidelog.server.replica import Replica
 from tidelog.server.settings import Settings
-from tidelog.storage import Disk, Filling, Folder, Folders, Manifest, StorageThreads, StoredVote
+from tidelog.storage import (
+    AppendLane,
+    Disk,
+    Filling,
+    Folder,
+    Folders,
+    Manifest,
+    StorageThreads,
+    StoredVote,
+    WriterFailedError,
+)
 
 log = logging.getLogger(__name__)
 
@@ -35,7 +45,7 @@ class Node:
         self._loop = asyncio.get_running_loop()
         self._on_failure = failed
         self._failure: BaseException | None = None
-        self._turn_planned = False
+        self._turn_planned = self._deciding = False
         self._timer: asyncio.TimerHandle | None = None
         self._timer_ms = 0
         self._now_ms = now_ms()
@@ -53,6 +63,10 @@ class Node:
         """Hands an envelope to the network, which may lose it."""
         self.on_led: Callable[[Replica], None] = _whatever
         """Told of a stream whose leader, or whose members as its leader knows them, may have changed."""
+        self._lanes = self._store.open_lanes()
+        for lane in self._lanes:
+            self._loop.add_reader(lane.fileno(), self._collect, lane)
+        self._store.set_on_waiting(self._want_turn)
         self._threads = [StorageThreads(store, self.fail) for store in self._store.stores]
         self._settle_timer = self._loop.call_later(SETTLE_AFTER_S, self._settle)
 
@@ -219,6 +233,11 @@ class Node:
             self._turn_planned = True
             self._loop.call_soon(self._turn)
 
+    def _want_turn(self) -> None:
+        """Something is to be written; what the turn itself wants written it begins when it ends."""
+        if not self._deciding:
+            self._plan_turn()
+
     def _turn(self) -> None:
         self._turn_planned = False
         if self._stopped:
@@ -227,12 +246,16 @@ class Node:
             self._stopped = True
             self._on_failure(self._failure)
             return
+        self._deciding = True
         try:
             self._decide()
+            self._store.start_writes()
         except Exception as error:  # a core in doubt must not go on, whatever the doubt is
             log.exception("node %d stops: its core is in doubt", self.number)
             self._failure = error
             self._plan_turn()
+        finally:
+            self._deciding = False
 
     def _decide(self) -> None:
         host, store, replicas, dropped = self._host, self._store, self.replicas, self._dropped
@@ -290,7 +313,15 @@ class Node:
             stream_log.settle()
         self._settle_timer = self._loop.call_later(SETTLE_AFTER_S, self._settle)
 
-    # Threads, failure, the end
+    # Disk, threads, failure, the end
+
+    def _collect(self, lane: AppendLane) -> None:
+        """The disk has written something."""
+        try:
+            lane.collect()
+        except WriterFailedError as error:
+            self._failure = error
+        self._plan_turn()
 
     def _from_thread(self) -> None:
         with contextlib.suppress(RuntimeError):  # the loop is closed: the node has stopped
@@ -307,10 +338,14 @@ class Node:
         self._settle_timer.cancel()
         if self._timer is not None:
             self._timer.cancel()
+        for lane in self._lanes:
+            self._loop.remove_reader(lane.fileno())
         if self._failure is None:
             self._store.deliver()
             for replica in self.replicas.values():
                 replica.save()
+            for lane in self._lanes:
+                lane.finish()
             for threads in self._threads:
                 threads.stop()
         self._store.close()

@@ -10,6 +10,7 @@
 docs/formats.md describes every file.
 """
 
+from tidelog.storage.append_lane import AppendLane
 from tidelog.storage.checksum import RangeChecksum
 from tidelog.storage.disk import Disk, File
 from tidelog.storage.errors import (
@@ -37,6 +38,7 @@ from tidelog.storage.transfer import ClosedSegment, Filling, Manifest, SegmentPi
 from tidelog.storage.verify import Report, verify_directories, verify_directory
 
 __all__ = [
+    "AppendLane",
     "BatchTooLargeError",
     "Chunk",
     "ClosedSegment",

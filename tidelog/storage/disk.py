@@ -8,6 +8,8 @@ A failed sync leaves the file's state unknown; it must never be retried (the ker
 from collections.abc import Callable, Sequence
 from typing import Protocol, runtime_checkable
 
+from tidelog.storage.staging import Staging
+
 Buffer = bytes | bytearray | memoryview
 
 
@@ -115,6 +117,46 @@ class WholeDisk(Protocol):
         ...
 
 
+WRITES_MAX = 256
+
+Write = tuple[int, File, int, Staging, int, int]
+"""A number by which it is known, the direct file and the position in it, memory, the start in that, and the bytes."""
+
+
+class DurableWrites(Protocol):
+    """Writes to direct files that the disk does by itself; each is durable when it is done.
+
+    Two that are under way at the same time must not touch the same block. At most WRITES_MAX may be.
+    """
+
+    def submit(self, writes: Sequence[Write]) -> None:
+        """Begin to write; the memory is the disk's until each is done."""
+        ...
+
+    def take_done(self) -> list[tuple[int, int]]:
+        """(number, bytes written or negative errno) of those that are done since the last call, in any order."""
+        ...
+
+    def wait(self) -> list[tuple[int, int]]:
+        """The same, but at least one of those under way."""
+        ...
+
+    def fileno(self) -> int:
+        """Becomes readable when one is done."""
+        ...
+
+    def close(self) -> None: ...
+
+
+@runtime_checkable
+class WritingDisk(Protocol):
+    """A disk that can write while nobody waits for it."""
+
+    def open_writes(self, folder: str) -> DurableWrites | None:
+        """For direct files under `folder`; None when it cannot be done there."""
+        ...
+
+
 @runtime_checkable
 class MeasuredDisk(Protocol):
     """A disk that knows how full it is."""
@@ -122,6 +164,10 @@ class MeasuredDisk(Protocol):
     def space(self, path: str) -> tuple[int, int]:
         """(bytes that can still be written, bytes in all) where `path` lies."""
         ...
+
+
+def open_writes(disk: Disk, folder: str) -> DurableWrites | None:
+    return disk.open_writes(folder) if isinstance(disk, WritingDisk) else None
 
 
 def open_whole(disk: Disk, path: str) -> Whole | None:

@@ -20,6 +20,7 @@ import random
 from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass, replace
 
+from tidelog.storage.append_lane import AppendLane
 from tidelog.storage.disk import Disk
 from tidelog.storage.errors import StorageError
 from tidelog.storage.hard_states import StoredVote
@@ -156,6 +157,19 @@ class Folders:
     def writing(self) -> bool:
         """Something was handed in and is not yet reported durable."""
         return any(store.writer.queued_bytes for store in self.stores)
+
+    def open_lanes(self) -> list[AppendLane]:
+        lanes = (store.open_lane() for store in self.stores)
+        return [lane for lane in lanes if lane is not None]
+
+    def set_on_waiting(self, on_waiting: Callable[[], None]) -> None:
+        """Called when `start_writes` should be called before long."""
+        for store in self.stores:
+            store.writer.on_waiting = on_waiting
+
+    def start_writes(self) -> None:
+        for store in self.stores:
+            store.start_writes()
 
     def deliver(self) -> Delivered:
         if len(self.stores) == 1:

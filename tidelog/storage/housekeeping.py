@@ -22,8 +22,8 @@ from tidelog.storage.errors import WriterFailedError
 from tidelog.storage.pool import FilePool
 from tidelog.storage.readers import SegmentReader
 from tidelog.storage.segment import INDEX_SUFFIX, LOG_SUFFIX, SegmentShape
-from tidelog.storage.segment_file import Staging
 from tidelog.storage.small_file import rename_into_place
+from tidelog.storage.staging import Staging
 
 DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
 

@@ -9,7 +9,7 @@ import os
 
 from tidelog.storage.disk import Disk, File
 from tidelog.storage.segment import TRAILER_BYTES, SegmentShape
-from tidelog.storage.segment_file import Staging
+from tidelog.storage.staging import Staging
 
 FREE_SUFFIX = ".free"
 

@@ -18,6 +18,7 @@ from typing import Literal
 from tidelog import faults
 from tidelog.storage.disk import Buffer, File
 from tidelog.storage.errors import SyncFailedError
+from tidelog.storage.kernel_writes import KernelWrites, works
 from tidelog.storage.whole_disk import can_sync_whole, sync_file_system
 
 SyncMode = Literal["fdatasync", "range", "none"]
@@ -25,6 +26,7 @@ SyncMode = Literal["fdatasync", "range", "none"]
 DIRECT_ALIGNMENT = 4096
 BUFFERS_PER_CALL_MAX = 1024  # IOV_MAX on Linux
 TOGETHER_THREADS = 16
+TRIAL_NAME = "trial"  # a file that is written to once, to see what the file system can do
 TOGETHER_MIN = 8  # fewer calls are not worth waking threads for
 
 # sync_file_range(2): wait for writeback in flight, start it for what is dirty, wait for that.
@@ -49,6 +51,9 @@ _SYNC: dict[SyncMode, Callable[[int], None]] = {
     "range": _sync_file_range,
     "none": _sync_nothing,
 }
+
+
+_WRITE_FLAGS: dict[Callable[[int], None], int] = {os.fdatasync: os.RWF_DSYNC, _sync_nothing: 0}
 
 
 class RealFile:
@@ -187,6 +192,25 @@ class RealDisk:
         if self._sync is not os.fdatasync or not can_sync_whole(path):
             return None
         return RealFile(os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC), 1, sync_file_system)
+
+    def open_writes(self, folder: str) -> KernelWrites | None:
+        """For the two kinds of sync that a write can carry with it."""
+        flags = _WRITE_FLAGS.get(self._sync)
+        if flags is None:
+            return None
+        path = os.path.join(folder, TRIAL_NAME)
+        try:
+            writes, file = KernelWrites(flags), self.open_write(path, direct=True)
+        except OSError:
+            return None
+        try:
+            if file.alignment > 1 and works(writes, file):
+                return writes
+        finally:
+            file.close()
+            os.unlink(path)
+        writes.close()
+        return None
 
     def make_directory(self, path: str, *, durable: bool = True) -> None:
         parent = os.path.dirname(os.path.abspath(path))

@@ -29,9 +29,9 @@ from tidelog.storage.rows import (
     position_at,
     row_at,
 )
+from tidelog.storage.staging import BLOCK_BYTES
 from tidelog.wire.batch import LENGTH_END
 
-BLOCK_BYTES = 4096
 TRAILER_BYTES = BLOCK_BYTES
 SETTLED_AT = 512  # sectors of their own in the trailer: a torn write of one must not harm the others
 HEADER_COPY_AT = 1024  # damage to one copy must not make a segment look as if it had never been begun

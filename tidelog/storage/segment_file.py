@@ -1,6 +1,7 @@
 """The active segment's file as the writer sees it: two regions that grow, in blocks that exist already.
 
-Only the writer's thread comes here, and the syncer's to `sync`. A direct file takes whole blocks from aligned memory,
+Only one comes here at a time: the writer's thread, or, to have a run laid out, the loop (see `append_lane`); and the
+syncer's to `sync`. A direct file takes whole blocks from aligned memory,
 so what is appended goes through a staging buffer, and the last, partial block of a region is kept and written again
 with what follows it. The bytes before stay the same in such a rewrite, so a torn one cannot harm them. An ordinary file
 takes the buffers as they are. Writing the same run again after a failure is harmless: every write names its position.
@@ -12,12 +13,11 @@ segment holds more than BUFFERED_BYTES_MAX, or a part of a small one, it goes on
 one file: a sync of either covers what was written through both, and fails if writing any of it back did.
 """
 
-import mmap
 import os
 from collections.abc import Callable, Sequence
 
 from tidelog import faults
-from tidelog.storage.disk import Buffer, Disk, File
+from tidelog.storage.disk import Buffer, Disk, File, Write
 from tidelog.storage.rows import ROW_BYTES
 from tidelog.storage.segment import (
     BLOCK_BYTES,
@@ -29,19 +29,10 @@ from tidelog.storage.segment import (
     encode_header,
     encode_settled_mark,
 )
+from tidelog.storage.staging import Staging
 
-BUFFERED_BYTES_MAX = 1 << 20
+BUFFERED_BYTES_MAX = 64 << 10
 BUFFERED_PART = 8  # at most this part of a segment
-
-
-class Staging:
-    """Page-aligned memory for direct writes, made once and used for every one."""
-
-    def __init__(self, size: int) -> None:
-        if size <= 0 or size % BLOCK_BYTES:
-            raise ValueError(f"the staging buffer has {size} bytes; it must be a multiple of {BLOCK_BYTES}")
-        self.size = size
-        self.view = memoryview(mmap.mmap(-1, size))
 
 
 class _Region:
@@ -70,16 +61,29 @@ class _Region:
                 filled, rest = 0, rest[room:]
             staging.view[filled : filled + len(rest)] = rest
             filled += len(rest)
-        self._write_last(file, block_at, filled, staging)
-
-    def _write_last(self, file: File, block_at: int, filled: int, staging: Staging) -> None:
-        whole = -(-filled // BLOCK_BYTES) * BLOCK_BYTES
-        if filled:
-            staging.view[filled:whole] = bytes(whole - filled)
+        whole = self._finish(staging.view, block_at, filled)
+        if whole:
             file.write_at(self._start + block_at, [staging.view[:whole]])
+
+    def stage(self, file: File, position: int, buffers: Sequence[Buffer], view: memoryview) -> tuple[int, int]:
+        """Lay out in `view` what `write` would write: (where in the file, how many bytes)."""
+        block_at = position - position % BLOCK_BYTES
+        filled = position - block_at
+        view[:filled] = self._bytes_before(file, block_at, filled)
+        for buffer in buffers:
+            end = filled + len(buffer)
+            view[filled:end] = buffer
+            filled = end
+        return self._start + block_at, self._finish(view, block_at, filled)
+
+    def _finish(self, view: memoryview, block_at: int, filled: int) -> int:
+        """Make whole blocks of what lies in `view`, and keep the last one if it is partial; gives their bytes."""
+        whole = -(-filled // BLOCK_BYTES) * BLOCK_BYTES
         partial_at = filled - filled % BLOCK_BYTES
+        view[filled:whole] = bytes(whole - filled)
         self._block_at = block_at + partial_at
-        self._block = bytes(staging.view[partial_at:filled])
+        self._block = bytes(view[partial_at:filled])
+        return whole
 
     def _bytes_before(self, file: File, block_at: int, length: int) -> bytes:
         if not length:
@@ -102,6 +106,10 @@ class SegmentFile:
         self._data = _Region(0)
         self._rows = _Region(shape.data_bytes_max)
 
+    @property
+    def direct(self) -> bool:
+        return self._file.alignment > 1
+
     def write_header(self, staging: Staging) -> None:
         self._write_trailer(b"", staging)
 
@@ -122,6 +130,23 @@ class SegmentFile:
         if faults.ARMED:
             faults.hit("segment.between-data-and-rows")
         self._rows.write(self._file, rows_position, rows, staging)
+
+    def stage_run(
+        self,
+        number: int,
+        position: int,
+        data: Sequence[Buffer],
+        rows_position: int,
+        rows: Sequence[Buffer],
+        staging: Staging,
+    ) -> tuple[Write, Write]:
+        """What `write_run` writes to a direct file, laid out in `staging` for somebody else to write."""
+        data_at, data_bytes = self._data.stage(self._file, position, data, staging.view)
+        rows_at, rows_bytes = self._rows.stage(self._file, rows_position, rows, staging.view[data_bytes:])
+        return (
+            (number, self._file, data_at, staging, 0, data_bytes),
+            (number + 1, self._file, rows_at, staging, data_bytes, rows_bytes),
+        )
 
     def _fail(
         self, position: int, data: Sequence[Buffer], rows_position: int, rows: Sequence[Buffer], staging: Staging

@@ -8,9 +8,10 @@
       streams/<number>/       one folder a stream: stream.json and its segments
       filling/<number>/       streams that are being filled from another replica (see `transfer`)
 
-Several threads meet here, and only here. The loop owns the store and its logs. The writer's two threads call
-`run_write` and `run_sync`, the housekeeper's calls `run_housekeeping`; all leave their results in queues that the loop
-empties with `deliver`. A simulator calls them in turn.
+Several threads meet here, and only here. The loop owns the store and its logs; where appends can take the short way
+(`open_lane`), it begins what waits with `start_writes`. The writer's two threads call `run_write` and `run_sync`, the
+housekeeper's calls `run_housekeeping`; all leave their results in queues that the loop empties with `deliver`. A
+simulator calls them in turn.
 
 A node has one of these for each of its folders (see `folders`).
 """
@@ -23,7 +24,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
 
-from tidelog.storage.disk import Disk, File, open_whole, run_together
+from tidelog.storage.append_lane import AppendLane
+from tidelog.storage.disk import Disk, File, open_whole, open_writes, run_together
 from tidelog.storage.errors import DirectoryLockedError, StorageError
 from tidelog.storage.hard_states import HardStates, StoredVote
 from tidelog.storage.housekeeping import Housekeeper
@@ -31,9 +33,9 @@ from tidelog.storage.node_file import NodeFile, read_node_file, write_node_file
 from tidelog.storage.pool import FilePool
 from tidelog.storage.readers import SegmentReaders
 from tidelog.storage.recovery import recover_stream
-from tidelog.storage.segment_file import Staging
 from tidelog.storage.settings import StorageSettings
 from tidelog.storage.space import Space
+from tidelog.storage.staging import Staging
 from tidelog.storage.stream_log import RecoveredLog, StreamLog, Surroundings
 from tidelog.storage.stream_state import STATE_NAME, Floor, StreamState
 from tidelog.storage.tail_cache import TailCache
@@ -41,6 +43,7 @@ from tidelog.storage.transfer import Filling, Manifest
 from tidelog.storage.writer import GroupCommitWriter
 
 POOL_TASKS = "pool"  # housekeeping that belongs to no stream's folder
+MEASURE_BYTES = 1 << 20  # that are written between two looks at the disk's room
 NO_VOTE_YET = StoredVote(0, None)
 
 
@@ -106,6 +109,7 @@ class Store:
         )  # called by other threads when `deliver` has something to take
         self._pool = FilePool(disk, os.path.join(directory, "pool"), settings.pool_files_max)
         self.space = Space(disk, directory, settings.reserve_bytes)
+        self._unmeasured_bytes = 0  # written since the disk's room was looked at
         self._pool_wanted = False  # its files are about to be given back to the full disk
         self._around = Surroundings(
             disk=disk,
@@ -268,10 +272,20 @@ class Store:
     def save_vote(self, stream: int, vote: StoredVote) -> None:
         self.writer.submit_vote(stream, vote)
 
+    def open_lane(self) -> AppendLane | None:
+        """Let appends take the short way to the disk, where there is one. Before the writer's threads begin."""
+        writes = open_writes(self._disk, self.directory)
+        return None if writes is None else self.writer.use_lane(writes)
+
+    def start_writes(self) -> None:
+        """What was submitted in this turn begins to be written."""
+        self.writer.start()
+
     def deliver(self) -> Delivered:
         """Take in what the other threads have done."""
         delivered = Delivered()
         for completion in self.writer.take_reports():
+            self._unmeasured_bytes += completion.data_bytes
             log = self.streams.get(completion.stream)
             if log is None:
                 continue  # deleted meanwhile
@@ -282,6 +296,11 @@ class Store:
                 delivered.logs.append(log)
         while self._callbacks:
             self._callbacks.popleft()()
+        if self._unmeasured_bytes > MEASURE_BYTES:
+            self._unmeasured_bytes = 0
+            self.mind_space()
+            if self.space.short:
+                self.writer.wake()  # its thread looks from time to time whether there is room again
         return delivered
 
     def close(self) -> None:

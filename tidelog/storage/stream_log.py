@@ -26,18 +26,7 @@ from tidelog.storage.disk import Disk
 from tidelog.storage.errors import BatchTooLargeError, FormatVersionError, LogMismatchError
 from tidelog.storage.housekeeping import Housekeeper, Leftover, close_segment, prepare_spare, remove_leftovers
 from tidelog.storage.index_file import encode_index
-from tidelog.storage.pool import FilePool
-from tidelog.storage.readers import Chunk, SegmentReader, SegmentReaders
-from tidelog.storage.rows import ROW_BYTES
-from tidelog.storage.segment import NO_LINK, Facts, Identity, Placed, Segment, SegmentShape, active_name
-from tidelog.storage.segment_file import Staging
-from tidelog.storage.segment_view import SegmentView, view_of
-from tidelog.storage.segments import Segments
-from tidelog.storage.space import Space
-from tidelog.storage.stream_state import Floor, StreamState
-from tidelog.storage.tail_cache import Tail, TailCache
-from tidelog.storage.terms import TermHistory, TermStart
-from tidelog.storage.writer import (
+from tidelog.storage.operations import (
     Append,
     Begin,
     Close,
@@ -45,11 +34,22 @@ from tidelog.storage.writer import (
     Create,
     DropSuffix,
     Durable,
-    GroupCommitWriter,
     SaveState,
     Settle,
     WipeRows,
 )
+from tidelog.storage.pool import FilePool
+from tidelog.storage.readers import Chunk, SegmentReader, SegmentReaders
+from tidelog.storage.rows import ROW_BYTES
+from tidelog.storage.segment import NO_LINK, Facts, Identity, Placed, Segment, SegmentShape, active_name
+from tidelog.storage.segment_view import SegmentView, view_of
+from tidelog.storage.segments import Segments
+from tidelog.storage.space import Space
+from tidelog.storage.staging import Staging
+from tidelog.storage.stream_state import Floor, StreamState
+from tidelog.storage.tail_cache import Tail, TailCache
+from tidelog.storage.terms import TermHistory, TermStart
+from tidelog.storage.writer import GroupCommitWriter
 from tidelog.wire.batch import LENGTH_END, build_own_batch, read_facts, read_stamp, stamp, unpack_facts
 
 CONTEXT_VERSION = 1

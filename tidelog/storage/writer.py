@@ -26,13 +26,28 @@ from functools import partial
 from itertools import islice
 
 from tidelog import faults
-from tidelog.storage.disk import Buffer, Disk, Whole, run_together
+from tidelog.storage.append_lane import AppendLane
+from tidelog.storage.disk import Disk, DurableWrites, Whole, run_together
 from tidelog.storage.errors import StorageError, SyncFailedError, WriterFailedError
 from tidelog.storage.hard_states import HardStates, StoredVote
 from tidelog.storage.housekeeping import DISK_FULL, Housekeeper, cut_file
-from tidelog.storage.segment import INDEX_SUFFIX, LOG_SUFFIX, Segment, SegmentShape
-from tidelog.storage.segment_file import SegmentFile, Staging, create_segment_file, open_segment_file
+from tidelog.storage.operations import (
+    Append,
+    Begin,
+    Close,
+    Completion,
+    Create,
+    DropSuffix,
+    Durable,
+    Operation,
+    SaveState,
+    Settle,
+    WipeRows,
+)
+from tidelog.storage.segment import INDEX_SUFFIX, LOG_SUFFIX, Segment
+from tidelog.storage.segment_file import SegmentFile, create_segment_file, open_segment_file
 from tidelog.storage.small_file import rename_temporary, replace_file, write_temporary
+from tidelog.storage.staging import Staging
 from tidelog.storage.stream_state import STATE_NAME
 
 # Of one stream in one group. A larger one is hardly cheaper, and while it is written nothing is reported.
@@ -43,108 +58,6 @@ CREATIONS_MAX = 128
 
 # New streams from which on the whole disk is synced. Other programs' files are then waited for too, so not for a few.
 WHOLE_MIN = 16
-
-
-@dataclass(frozen=True, slots=True)
-class Durable:
-    """What the log may count on once the operation is synced. A truncation begins a new `generation`."""
-
-    generation: int
-    index: int
-
-
-@dataclass(slots=True)
-class Create:
-    """The stream's first operation: its folder, its state file, and the file of its first segment."""
-
-    content: bytes
-    active_name: str
-    shape: SegmentShape
-    error: OSError | None = None  # why it could not be done; the next cycle tries again
-
-
-@dataclass(frozen=True, slots=True)
-class Begin:
-    """The stream goes on in a new segment; `then` runs once the one before is complete on disk."""
-
-    segment: Segment
-    then: Callable[[], None]
-
-
-@dataclass(slots=True)  # not frozen: one is made for each append, and a frozen one takes three times as long
-class Append:
-    segment: Segment
-    position: int
-    data: Sequence[Buffer]
-    data_bytes: int
-    rows_position: int
-    rows: bytes
-    generation: int
-    last_index: int
-
-
-@dataclass(frozen=True, slots=True)
-class Settle:
-    """The stream is at rest: note how many rows are durable, so that damage to the last ones shows."""
-
-    segment: Segment
-    count: int
-    chain: int
-
-
-@dataclass(frozen=True, slots=True)
-class WipeRows:
-    """Entries of the active segment are truncated: rows first..end-1 go, and the settled mark.
-
-    Were they left, a batch written over theirs would look like damage, or, should it be the same one again, bring back
-    those that once stood behind it.
-    """
-
-    segment: Segment
-    first: int
-    end: int
-    durable: Durable  # all that the truncation left: reports on it from before the truncation no longer count
-
-
-@dataclass(frozen=True, slots=True)
-class DropSuffix:
-    """Remove whole segments, newest first, then cut the one that ends the log now, which is closed."""
-
-    removed: Sequence[Segment]
-    kept: Segment | None
-    kept_length: int
-    kept_index: bytes
-    durable: Durable
-
-
-@dataclass(frozen=True, slots=True)
-class SaveState:
-    """Replace the stream's state file; `then` runs once that is durable (removing what the state no longer names)."""
-
-    content: bytes
-    then: Callable[[], None]
-    durable: Durable | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Close:
-    """The stream is removed; `then` runs when nothing of it is written any more."""
-
-    then: Callable[[], None]
-
-
-Operation = Create | Begin | Append | Settle | WipeRows | DropSuffix | SaveState | Close
-
-
-@dataclass(frozen=True, slots=True)
-class Completion:
-    """What one cycle did for one stream."""
-
-    stream: int
-    durable: Durable | None = None
-    full: bool | None = None  # the disk ran full (true), or has room again (false)
-    vote: StoredVote | None = None
-    data_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,7 +139,11 @@ class GroupCommitWriter:
         self._written: deque[_Group] = deque()
         self._reports: deque[Completion] = deque()
         self.queued_bytes = 0  # the loop's count: handed in and not yet reported back
+        self._lane: AppendLane | None = None
         self.wake: Callable[[], None] = lambda: None
+        """Called when the writer's thread has something to do."""
+        self.on_waiting: Callable[[], None] = lambda: None
+        """Called when `start` should be called before long."""
 
     # What the loop calls.
 
@@ -234,14 +151,42 @@ class GroupCommitWriter:
         """`active` is the segment that recovery found to go on with."""
         self._channels[stream] = _Channel(stream, folder, segment=active)
 
+    def use_lane(self, writes: DurableWrites) -> AppendLane:
+        """From now on appends take the short way where they can. Before the writer's threads begin."""
+        self._lane = AppendLane(self, writes, {stream: len(waiting) for stream, waiting in self._waiting.items()})
+        return self._lane
+
     def submit(self, stream: int, operation: Operation) -> None:
         if isinstance(operation, Append):
             self.queued_bytes += operation.data_bytes
+        if self._lane is not None:
+            self._lane.submit(stream, operation)
+            self.on_waiting()
+        else:
+            self.hand_in(stream, [operation])
+
+    def hand_in(self, stream: int, operations: list[Operation]) -> None:
+        """For the writer's thread."""
         with self._lock:
             first = not self._waiting and not self._waiting_votes
-            self._waiting.setdefault(stream, []).append(operation)
+            self._waiting.setdefault(stream, []).extend(operations)
         if first:
             self.wake()
+
+    def start(self) -> None:
+        """Begin to write what waits for the short way; the loop calls it when a turn ends."""
+        if self._lane is not None:
+            self._lane.start()
+
+    def file_of(self, stream: int) -> SegmentFile | None:
+        return self._channels[stream].file
+
+    def report(self, completion: Completion) -> None:
+        self._reports.append(completion)
+
+    def fail(self, error: OSError) -> None:
+        with self._fatal_errors:
+            raise error
 
     def submit_vote(self, stream: int, vote: StoredVote) -> None:
         with self._lock:
@@ -267,8 +212,11 @@ class GroupCommitWriter:
         """What has become durable, or has changed otherwise, since the last call; oldest first."""
         reports: list[Completion] = []
         while self._reports:
-            reports.append(self._reports.popleft())
-            self.queued_bytes -= reports[-1].data_bytes
+            report = self._reports.popleft()
+            reports.append(report)
+            self.queued_bytes -= report.data_bytes
+            if report.operations and self._lane is not None:
+                self._lane.reported(report.stream, report.operations)
         return reports
 
     # What the writer's threads call.
@@ -314,6 +262,8 @@ class GroupCommitWriter:
                 channel.file.close()
                 channel.file = None
         self._hard_states.close()
+        if self._lane is not None:
+            self._lane.close()
         if self._whole is not None:
             self._whole.close()
 
@@ -346,8 +296,8 @@ class GroupCommitWriter:
         return _Group(
             files,
             [
-                Completion(channel.stream, durable=durable, full=full, data_bytes=data_bytes)
-                for channel, durable, full, data_bytes in done
+                Completion(channel.stream, durable=durable, full=full, data_bytes=data_bytes, operations=operations)
+                for channel, durable, full, data_bytes, operations in done
             ],
             folders,
         )
@@ -403,11 +353,15 @@ class GroupCommitWriter:
         """Its content must be durable: a name without it could not be told from damage."""
         rename_temporary(self._disk, os.path.join(channel.folder, STATE_NAME))
 
-    def _write_stream(self, channel: _Channel) -> tuple[Durable | None, bool | None, int]:
-        """Carry out the channel's operations until none is left, the group is large enough, or the disk is full."""
+    def _write_stream(self, channel: _Channel) -> tuple[Durable | None, bool | None, int, int]:
+        """Carry out the channel's operations until none is left, the group is large enough, or the disk is full.
+
+        Gives what is durable with the group, whether the disk is full, if that is news, and how many bytes and
+        operations it was; of a stream that is gone none, since the next with its number is another one.
+        """
         durable: Durable | None = None
         data_bytes = self._drop_before_close(channel)
-        was_full = channel.full
+        was_full, held = channel.full, len(channel.held)
         try:
             while channel.held and data_bytes < GROUP_BYTES_MAX:
                 operation = channel.held[0]
@@ -432,7 +386,8 @@ class GroupCommitWriter:
             self._holding.pop(channel.stream, None)
             if channel.held:
                 self._backlog[channel.stream] = channel
-        return durable, channel.full if channel.full != was_full else None, data_bytes
+        operations = held - len(channel.held) if channel.stream in self._channels else 0
+        return durable, channel.full if channel.full != was_full else None, data_bytes, operations
 
     def _drop_before_close(self, channel: _Channel) -> int:
         """A stream that is removed need not be written first, least of all to a full disk; returns the bytes spared."""
