@@ -175,3 +175,21 @@ def test_connections_that_are_idle_hold_no_memory() -> None:
     kept.clear()
     assert len(idle) == 20
     assert not pool.exhausted
+
+
+def test_connections_that_are_gone_hold_no_memory() -> None:
+    """Each was offered room once more, and its client had left: it may lie about until the collector finds it."""
+    pool = BufferPool(4 * CHUNK_BYTES)
+    inlet = Inlet(pool)
+    kept: list[memoryview] = []
+    gone: list[Frames] = []
+    for _ in range(20):
+        frames = Frames(CHUNK_BYTES, CHUNK_BYTES, inlet, pool, lambda _frame, _key: False, (), 1)
+        frames.room()
+        frames.drop()
+        gone.append(frames)
+        kept = [inlet.room()]
+        inlet.keep(len(kept[0]))
+    kept.clear()
+    assert len(gone) == 20
+    assert not pool.exhausted

@@ -24,7 +24,7 @@ from tidelog.raft import (
     VoteRequest,
     VoteResponse,
 )
-from tidelog.server.memory import CHUNK_BYTES, BufferPool
+from tidelog.server.memory import CHUNK_BYTES, COPIED_BYTES_MAX, BufferPool
 from tidelog.server.peer_codec import (
     FRAME_BYTES,
     FrameKind,
@@ -155,3 +155,17 @@ def test_json_frames_arrive_and_other_content_is_refused() -> None:
     for bad in (b"", b"[]", b"{", b"\xff"):
         with pytest.raises(PeerProtocolError):
             decode_json(bad)
+
+
+def test_small_entries_do_not_keep_the_memory_they_arrived_in() -> None:
+    small, large = batch_of(b"x"), batch_of(b"x" * COPIED_BYTES_MAX)
+    entries = [Entry(1, 1, EntryKind.DATA, small), Entry(2, 1, EntryKind.DATA, large)]
+    message = AppendRequest(4, SOURCE, DESTINATION, 1, 0, 0, entries, 0, 0)
+    content = b"".join(encode_envelope(Envelope(SOURCE, DESTINATION, 1, [message])))
+    chunk = bytearray(content)
+    (received,) = decode_envelope(memoryview(chunk)[6:], SOURCE, DESTINATION).messages
+    assert isinstance(received, AppendRequest)
+    assert [bytes(entry.data) for entry in received.entries] == [bytes(small), bytes(large)]
+    chunk[:] = bytes(len(chunk))
+    assert bytes(received.entries[0].data) == bytes(small)
+    assert bytes(received.entries[1].data) == bytes(len(large)), "this one lies where it arrived"

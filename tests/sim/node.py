@@ -289,7 +289,7 @@ class SimNode:
         self._turn_planned = False
         self._deciding = True
         self._decide()
-        self.store.start_writes()
+        self._threads.start_writes()
         self._deciding = False
 
     def _decide(self) -> None:
@@ -348,7 +348,7 @@ class SimNode:
         if delivered.votes or delivered.logs:
             self._turn()
         else:
-            self.store.start_writes()  # of what waited for the threads
+            self._threads.start_writes()  # of what waited for the threads
 
 
 def _as_bytes(envelope: Envelope) -> Envelope:

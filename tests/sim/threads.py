@@ -47,6 +47,10 @@ class SimThreads:
     def delay(self, mean: int) -> int:
         return int(self._rng.expovariate(1.0) * mean * self._disk.slowness)
 
+    def start_writes(self) -> None:
+        if self._lane is not None:
+            self._lane.start()
+
     def _perform_later(self, number: int) -> None:
         self._later(self.delay(DISK_DELAY), lambda: self._perform(number), "has written")
 

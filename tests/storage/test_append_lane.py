@@ -58,7 +58,7 @@ class World:
 
     def turn(self) -> None:
         self.store.deliver()
-        self.store.start_writes()
+        self.lane.start()
 
     def threads(self) -> None:
         """What the writer's threads have to do."""
@@ -363,7 +363,7 @@ def test_a_write_of_the_kernel_is_durable_when_it_is_done(tmp_path: Path, monkey
 def test_a_lane_over_a_real_disk(tmp_path: Path) -> None:
     def run(store: Store, lane: AppendLane, done: Callable[[], bool]) -> None:
         while not done():
-            store.start_writes()
+            lane.start()
             lane.finish()
             store.run_writer()
             store.deliver()
@@ -375,7 +375,7 @@ def test_a_lane_over_a_real_disk(tmp_path: Path) -> None:
     log = store.create_stream(1, b"")
     for number in range(100):
         log.append_new(1, EntryKind.DATA, [batch(bytes([97 + number % 26]) * (50 * number))])
-        store.start_writes()
+        lane.start()
         if number % 7 == 0:
             run(store, lane, lambda: log.durable_index == log.last_index)
     run(store, lane, lambda: log.durable_index == log.last_index)

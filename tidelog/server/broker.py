@@ -41,7 +41,7 @@ from tidelog.server.handlers import HANDLERS, Call
 from tidelog.server.handlers.producers import ProducerIds
 from tidelog.server.leaders import NOBODY
 from tidelog.server.leaders import leader_of as newest_leader
-from tidelog.server.memory import BufferPool, Inlet
+from tidelog.server.memory import COPIED_BYTES_MAX, BufferPool, Inlet
 from tidelog.server.node import Node
 from tidelog.server.operations import Operations
 from tidelog.server.peer_calls import answer as answer_call
@@ -78,6 +78,7 @@ class Broker:
     def __init__(self, settings: Settings, disk: Disk, failed: Callable[[BaseException], None]) -> None:
         self.settings = settings
         self.node = Node(settings, disk, failed)
+        self.after_turn = self.node.after_turn
         self.under_way = UnderWay(settings)
         # Batches in the tail cache lie where they arrived, and a chunk is free again when its last one has left.
         self.pool = BufferPool(settings.memory_receive_bytes + 2 * settings.storage_tail_cache_bytes)
@@ -396,8 +397,9 @@ class Broker:
 
     def begin(self, exchange: Exchange, frame: memoryview) -> bool:
         if exchange.api_key == PRODUCE:
-            Produce(self, exchange, frame)
-            return True
+            copied = len(frame) <= COPIED_BYTES_MAX
+            Produce(self, exchange, memoryview(bytearray(frame)) if copied else frame)
+            return not copied
         try:
             header, request = decode_request(frame)
         except UnsupportedVersionError as error:

@@ -72,6 +72,10 @@ class Broker(Protocol):
 
     def now(self) -> int: ...
 
+    def after_turn(self, call: Callable[[], None]) -> None:
+        """Have something done when the present turn ends, or soon."""
+        ...
+
     def begin(self, exchange: Exchange, frame: memoryview) -> bool:
         """Handle a request; true when `frame` is still looked at. Raises ProtocolError."""
         ...
@@ -251,7 +255,7 @@ class Connection(asyncio.BufferedProtocol):
                 self._out_bytes += sum(map(len, exchange.buffers or ()))
         if not self._flush_planned:
             self._flush_planned = True
-            asyncio.get_running_loop().call_soon(self._flush)
+            self._broker.after_turn(self._flush)
 
     def _flush(self) -> None:
         """Hand all answers of this turn to the network at once."""

@@ -95,7 +95,9 @@ class Frames:
             self._split(data, in_room=False)
 
     def drop(self) -> None:
-        self._unsplit, self._frame = _NOTHING, None
+        """The connection is gone, and keeps no memory from being used again, however long it lies about itself."""
+        self._room = self._unsplit = _NOTHING
+        self._frame = None
 
     def _split(self, data: memoryview, in_room: bool) -> None:
         end, position, kept_to = len(data), 0, 0

@@ -8,12 +8,16 @@ be given back, so nothing can be given back too early or forgotten.
 `Inlet` is the memory all connections of a node receive into, one after the other. What a connection keeps (a produced
 batch) stays where it arrived, and the next one receives behind it; what nobody keeps is overwritten. So a connection
 that is idle, or sends small requests, owns no memory at all.
+
+What is small (COPIED_BYTES_MAX) is copied out of where it arrived when it is kept. Else a few bytes that stay, such as
+the last entries of a quiet stream, would keep a whole chunk each from being used again.
 """
 
 import sys
 from collections import deque
 
 CHUNK_BYTES = 4 << 20
+COPIED_BYTES_MAX = 4 << 10
 READ_BYTES_MIN = 64 << 10  # room that a read is offered at least; with less left, the next chunk is begun
 SIZE_MIN = 64 << 10
 LOOKS_MAX = 8  # buffers that are looked at before a new one is made

@@ -58,6 +58,7 @@ class Node:
         self.replicas: dict[int, Replica] = {}
         self._dropped: dict[int, Replica] = {}  # since effects were last taken: they may hold answers for them
         self._gathering: list[Replica] = []
+        self._after_turn: list[Callable[[], None]] = []
         self._giving_way: set[asyncio.Future[None]] = set()
         self.send: Callable[[Envelope], None] = _nobody_is_there
         """Hands an envelope to the network, which may lose it."""
@@ -223,6 +224,13 @@ class Node:
         self._plan_turn()
         return now_ms()
 
+    def after_turn(self, call: Callable[[], None]) -> None:
+        """Have something done when the turn ends; when there is none, soon. It must not raise."""
+        if self._deciding:
+            self._after_turn.append(call)
+        else:
+            self._loop.call_soon(call)
+
     def _gather(self, replica: Replica) -> None:
         """A replica has something to propose when this turn ends."""
         self._gathering.append(replica)
@@ -249,13 +257,16 @@ class Node:
         self._deciding = True
         try:
             self._decide()
-            self._store.start_writes()
         except Exception as error:  # a core in doubt must not go on, whatever the doubt is
             log.exception("node %d stops: its core is in doubt", self.number)
             self._failure = error
             self._plan_turn()
         finally:
             self._deciding = False
+        if self._after_turn:
+            calls, self._after_turn = self._after_turn, []
+            for call in calls:
+                call()
 
     def _decide(self) -> None:
         host, store, replicas, dropped = self._host, self._store, self.replicas, self._dropped
@@ -265,6 +276,8 @@ class Node:
             host.written(stream_log.stream, time_ms)
         if self._giving_way and not store.writing:
             self._go_on()
+        for lane in self._lanes:
+            lane.start()  # what other nodes sent: they wait for it
         for stream, vote in delivered.votes:
             host.hard_state_written(stream, HardState(vote.term, vote.vote), time_ms)
         for replica in self._gathering:
@@ -285,6 +298,8 @@ class Node:
             replica.take(effects)
             if effects.leadership is not None or effects.configuration is not None:
                 self.on_led(replica)
+        for lane in self._lanes:
+            lane.start()
         self._plan_timer(time_ms)
 
     def _go_on(self) -> None:
@@ -318,7 +333,8 @@ class Node:
     def _collect(self, lane: AppendLane) -> None:
         """The disk has written something."""
         try:
-            lane.collect()
+            if not lane.collect():
+                return  # a half of something
         except WriterFailedError as error:
             self._failure = error
         self._plan_turn()

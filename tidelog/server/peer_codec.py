@@ -45,6 +45,7 @@ from tidelog.raft import (
     VoteResponse,
 )
 from tidelog.raft.errors import ConfigurationError
+from tidelog.server.memory import COPIED_BYTES_MAX
 from tidelog.wire.batch import is_intact
 
 FRAME_BYTES = 1 << 20  # a frame that has reached this size takes no more messages
@@ -235,7 +236,7 @@ def _read_append(
         data = body[position:end]
         if kind == _DATA and not is_intact(data):
             raise PeerProtocolError(f"a batch of {size} bytes was damaged on its way")
-        entries.append(Entry(index, entry_term, _KINDS[kind], data))
+        entries.append(Entry(index, entry_term, _KINDS[kind], bytes(data) if size <= COPIED_BYTES_MAX else data))
         position = end
     request = AppendRequest(group, source, destination, term, previous_index, previous_term, entries, commit, round_)
     return request, position

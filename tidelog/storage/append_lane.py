@@ -35,7 +35,7 @@ from tidelog.storage.staging import Staging, several
 SMALL_BYTES = 128 << 10
 SMALL_MAX = 64  # runs
 LARGE_BYTES = (4 << 20) + SMALL_BYTES
-LARGE_MAX = 4
+LARGE_MAX = 2
 WRITES_A_RUN = 2
 EDGES_BYTES = 4 * BLOCK_BYTES  # a run's batches and rows begin and end in the middle of a block
 
@@ -130,9 +130,9 @@ class AppendLane:
         if writes:
             self._writes.submit(writes)
 
-    def collect(self) -> None:
-        """Report what the disk has done. Raises WriterFailedError."""
-        self._take(self._writes.take_done())
+    def collect(self) -> bool:
+        """Report what the disk has done; false when that is nothing whole. Raises WriterFailedError."""
+        return self._take(self._writes.take_done())
 
     def finish(self) -> None:
         """Wait for what is under way, and hand the rest to the writer's thread."""
@@ -182,7 +182,8 @@ class AppendLane:
         self._next_number += WRITES_A_RUN
         writes += staged
 
-    def _take(self, done: list[tuple[int, int]]) -> None:
+    def _take(self, done: list[tuple[int, int]]) -> bool:
+        finished = False
         for number, result in done:
             run, size = self._under_way.pop(number)
             run.left -= 1
@@ -190,6 +191,8 @@ class AppendLane:
                 run.error = -result if result < 0 else errno.ENOSPC  # cut short: it had no room for more
             if not run.left:
                 self._finish(run)
+                finished = True
+        return finished
 
     def _finish(self, run: _Run) -> None:
         state = run.stream

@@ -163,13 +163,9 @@ class Folders:
         return [lane for lane in lanes if lane is not None]
 
     def set_on_waiting(self, on_waiting: Callable[[], None]) -> None:
-        """Called when `start_writes` should be called before long."""
+        """Called when a lane should be started before long."""
         for store in self.stores:
             store.writer.on_waiting = on_waiting
-
-    def start_writes(self) -> None:
-        for store in self.stores:
-            store.start_writes()
 
     def deliver(self) -> Delivered:
         if len(self.stores) == 1:

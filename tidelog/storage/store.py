@@ -9,7 +9,7 @@
       filling/<number>/       streams that are being filled from another replica (see `transfer`)
 
 Several threads meet here, and only here. The loop owns the store and its logs; where appends can take the short way
-(`open_lane`), it begins what waits with `start_writes`. The writer's two threads call `run_write` and `run_sync`, the
+(`open_lane`), it starts what waits there. The writer's two threads call `run_write` and `run_sync`, the
 housekeeper's calls `run_housekeeping`; all leave their results in queues that the loop empties with `deliver`. A
 simulator calls them in turn.
 
@@ -277,13 +277,11 @@ class Store:
         writes = open_writes(self._disk, self.directory)
         return None if writes is None else self.writer.use_lane(writes)
 
-    def start_writes(self) -> None:
-        """What was submitted in this turn begins to be written."""
-        self.writer.start()
-
     def deliver(self) -> Delivered:
-        """Take in what the other threads have done."""
+        """Take in what the disk and the other threads have done."""
         delivered = Delivered()
+        if not self.writer.has_reports and not self._callbacks:
+            return delivered
         for completion in self.writer.take_reports():
             self._unmeasured_bytes += completion.data_bytes
             log = self.streams.get(completion.stream)

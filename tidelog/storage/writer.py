@@ -143,7 +143,7 @@ class GroupCommitWriter:
         self.wake: Callable[[], None] = lambda: None
         """Called when the writer's thread has something to do."""
         self.on_waiting: Callable[[], None] = lambda: None
-        """Called when `start` should be called before long."""
+        """Called when the lane should be started before long."""
 
     # What the loop calls.
 
@@ -172,11 +172,6 @@ class GroupCommitWriter:
             self._waiting.setdefault(stream, []).extend(operations)
         if first:
             self.wake()
-
-    def start(self) -> None:
-        """Begin to write what waits for the short way; the loop calls it when a turn ends."""
-        if self._lane is not None:
-            self._lane.start()
 
     def file_of(self, stream: int) -> SegmentFile | None:
         return self._channels[stream].file
