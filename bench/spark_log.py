@@ -1,7 +1,8 @@
 """Spark reads a stream: rows a CPU-second from our source, decoded and raw, with the official connector beside it.
 
-A CPU-second is one of all processes of the query (driver, JVM, Python workers), not of the cluster. The three take
-turns on the same stream in one session, after two unmeasured rounds each, for a JVM needs a while to get warm.
+A CPU-second is one of all processes of the query (driver, JVM, Python workers), not of the cluster. All take turns
+on the same stream in one session, after four unmeasured rounds each: so long a JVM still compiles. How it grows from
+one task to two is told in seconds.
 """
 
 import contextlib
@@ -21,7 +22,7 @@ RECORDS = 1_500_000
 RECORD_BYTES = 150  # key and value
 PARTITIONS = 4
 BATCH_BYTES = 36_000  # about 200 records a batch, as producers make them
-WARM_ROUNDS, ROUNDS = 2, 3
+WARM_ROUNDS, ROUNDS = 4, 3
 TARGET_RECORDS, TARGET_RAW, TARGET_RATIO = 0.6e6, 1.5e6, 1.0
 TOPIC = "spark"
 CONNECTOR_FOLDER = Path(os.environ.get("TIDELOG_CLIENTS_DIR", ".clients")) / "spark-kafka-connector"
@@ -78,23 +79,36 @@ def fill(bootstrap: str, topic: str, records: int) -> None:
 
 
 def _measure(spark: Any, bootstrap: str, nodes: Set[int], *, with_official: bool) -> list[Line]:
-    contenders: dict[str, Mapping[str, str]] = {"record": {"decode": "record"}, "raw": {"decode": "raw"}}
+    contenders: dict[str, Mapping[str, str]] = {
+        "record": {"decode": "record"},
+        "one task": {"decode": "record"},
+        "raw": {"decode": "raw"},
+    }
     if with_official:
         contenders["official"] = {}
     speeds: dict[str, list[float]] = {name: [] for name in contenders}
+    walls_s: dict[str, list[float]] = {name: [] for name in contenders}
     for number in range(WARM_ROUNDS + ROUNDS):
         for name, options in contenders.items():
             form = "kafka" if name == "official" else "tidelog"
             given = {"kafka.bootstrap.servers": bootstrap, "subscribe": TOPIC, **options}
-            before = _tree_cpu_s(os.getpid(), nodes)
-            spark.read.format(form).options(**given).load().write.format("noop").mode("overwrite").save()
-            speed = RECORDS / (_tree_cpu_s(os.getpid(), nodes) - before)
+            before, begun_s = _tree_cpu_s(os.getpid(), nodes), time.monotonic()
+            rows = spark.read.format(form).options(**given).load()
+            (rows.coalesce(1) if name == "one task" else rows).write.format("noop").mode("overwrite").save()
             if number >= WARM_ROUNDS:
-                speeds[name].append(speed)
+                walls_s[name].append(time.monotonic() - begun_s)
+                speeds[name].append(RECORDS / (_tree_cpu_s(os.getpid(), nodes) - before))
     record, raw = statistics.median(speeds["record"]), statistics.median(speeds["raw"])
+    one_s, two_s = statistics.median(walls_s["one task"]), statistics.median(walls_s["record"])
     lines = [
         _line("spark source, decoded", record, TARGET_RECORDS, speeds["record"]),
         _line("spark source, raw", raw, TARGET_RAW, speeds["raw"]),
+        Line(
+            "spark source, decoded, one task to two",
+            f"× {one_s / two_s:.2f}",
+            note=f"{one_s:.1f} s and {two_s:.1f} s",
+            raw={"walls_s": walls_s},
+        ),
     ]
     if not with_official:
         return [*lines, Line("spark source against spark-sql-kafka-0-10", "-", note="its jars are not in .clients/")]

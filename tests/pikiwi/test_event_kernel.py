@@ -17,10 +17,12 @@ from tidelog.pikiwi.filter import Filter
 from tidelog.pikiwi.position import Position
 from tidelog.pikiwi.resp import RespLimits, encode_command
 
+np = pytest.importorskip("numpy", reason="numpy is not installed")
 pa = pytest.importorskip("pyarrow", reason="pyarrow is not installed: only the scalar builder is there to test")
 
 from tidelog.pikiwi import event_kernel  # noqa: E402
 from tidelog.pikiwi.event_kernel import EventKernel  # noqa: E402
+from tidelog.pikiwi.event_pool import Pool, side_by_side  # noqa: E402
 
 DEFAULTS = EventSettings("db0", "10.0.0.1:9221", "dfe36f")
 Row = tuple[int, bytes, bytes, bool]
@@ -168,6 +170,25 @@ def test_steps_are_of_about_one_size_so_that_the_last_is_not_built_item_by_item(
         [payload for _, payload in items], [end.filenum for end in ends], [end.offset for end in ends]
     )
     assert [len(step.item) for step in steps] == [69, 69, 67]
+
+
+def test_values_come_in_the_order_in_which_events_are_named() -> None:
+    items = items_of([[b"SET", b"k%d" % number, b"v"] for number in range(9)] + [[b"flushdb"], [b"DEL", b"a", b"b"]])
+    filenums, offsets = [end.filenum for end, _ in items], [end.offset for end, _ in items]
+    [step] = EventKernel(EventBuilder(DEFAULTS)).build_texts([data for _, data in items], filenums, offsets)
+    values = [value for _, _, value, _ in by_item(EventBuilder(DEFAULTS), items)]
+    assert step.values().to_pylist() == values
+    assert step.values(np.array([10, 3, 3, 0, 9])).to_pylist() == [values[number] for number in (10, 3, 3, 0, 9)]
+    assert step.values(np.array([], dtype=np.int64)).to_pylist() == []
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(st.integers(0, 2**64 - 1) | st.integers(0, 10**5), max_size=30), st.binary(max_size=9))
+def test_numbers_of_any_size_are_written_in_decimal(numbers: list[int], after: bytes) -> None:
+    pool = Pool()
+    bare, followed = pool.add_numbers(np.array(numbers, dtype=np.uint64), b"", after)
+    found = pool.rows(side_by_side([bare, pool.empty, followed], len(numbers)))
+    assert found.to_pylist() == [b"%d%d%s" % (number, number, after) for number in numbers]
 
 
 def test_no_items_are_no_steps() -> None:

@@ -27,6 +27,11 @@ BATCHES = st.lists(
 )  # fmt: skip
 
 
+@pytest.fixture(autouse=True)
+def batches_of_any_size_are_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kernel, "ALIKE_MIN", 1)
+
+
 def place(start: int = 0, end: int = 1 << 62) -> Place:
     return Place("orders", 7, start, end)
 
@@ -162,6 +167,34 @@ def test_a_raw_row_has_about_as_many_bytes_as_it_should_and_is_not_copied():
         payload = decode_raw(run, place()).column("payload")
     assert [len(row.as_py()) for row in payload] == [2 * batch_bytes, 2 * batch_bytes, batch_bytes]
     assert payload.buffers()[2].address == pa.py_buffer(run).address
+
+
+def laid_out(*sizes: int) -> list[Record]:
+    return [Record(value=b"%c" % (65 + number) * size, timestamp=number) for number, size in enumerate(sizes)]
+
+
+def test_records_that_lie_as_in_the_batch_before_are_not_walked_over(monkeypatch):
+    walk, walked = kernel._record_starts, []
+    monkeypatch.setattr(kernel, "_record_starts", lambda *given: walked.append(given[1]) or walk(*given))
+    run, batches = run_of([(laid_out(9, 100, 70), Codec.NONE, None, 1)] * 5)
+    assert rows_of(list(decode_records(run, place(), RECORD_SCHEMA))) == expected_rows(batches, *EVERYTHING)
+    assert len(walked) == 1
+
+
+@pytest.mark.parametrize("sizes", [(70, 9, 100), (9, 70, 100), (100, 9, 70), (9, 100, 70)])
+@pytest.mark.parametrize("large", [0, 9_000])
+def test_records_that_lie_otherwise_in_as_many_bytes_come_out_right(sizes, large):
+    first = laid_out(9, 100, 70, large)
+    run, batches = run_of([(records, Codec.NONE, None, 0) for records in (first, laid_out(*sizes, large), first)])
+    assert len({len(batch) for batch in batches}) == 1
+    assert rows_of(list(decode_records(run, place(), RECORD_SCHEMA))) == expected_rows(batches, *EVERYTHING)
+
+
+def test_small_batches_between_large_ones_keep_their_place(monkeypatch):
+    monkeypatch.setattr(kernel, "ALIKE_MIN", 3)
+    sizes = [(5,), (9, 100, 70), (6, 7), (9, 100, 70), (8,), (8,)]
+    run, batches = run_of([(laid_out(*each), Codec.NONE, None, 0) for each in sizes])
+    assert rows_of(list(decode_records(run, place(), RECORD_SCHEMA))) == expected_rows(batches, *EVERYTHING)
 
 
 def test_nothing_to_decode_is_no_row():

@@ -3,8 +3,12 @@
 import json
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pytest
+from crc32c import crc32c
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tidelog.pikiwi.binlog import decode_item
 from tidelog.pikiwi.errors import CorruptWal, RespError
@@ -12,6 +16,7 @@ from tidelog.pikiwi.event import EventBuilder, EventSettings
 from tidelog.pikiwi.filter import Filter
 from tidelog.pikiwi.resp import parse_command
 from tidelog.pikiwi.wal import FileWal, WalGone, WalPoint, WalReader
+from tidelog.pikiwi.wal.record import HEADER_BYTES
 from tidelog.spark.kernel import rows as kernel_rows
 from tidelog.spark.kernel import wal_chunks
 from tidelog.spark.kernel.messages import MESSAGE_SCHEMA, Delivery
@@ -94,6 +99,14 @@ def test_a_damaged_byte_is_found_with_file_and_place(tmp_path: Path, at: int):
         list(read_chunks(tmp_path, first, durable))
     assert caught.value.path == path
     assert place.offset <= caught.value.offset <= place.offset + at
+
+
+@given(st.lists(st.binary(min_size=44, max_size=44), min_size=1, max_size=9), st.integers(0, 44))
+def test_checksums_of_headers_are_those_of_each_alone(contents: list[bytes], same: int):
+    each = [contents[0][:same] + content[same:] for content in contents]
+    whole = [content + bytes(HEADER_BYTES - len(content)) for content in each]
+    headers = np.frombuffer(b"".join(whole), wal_chunks._HEADER)
+    assert wal_chunks._header_crcs(headers).tolist() == [crc32c(header) for header in whole]
 
 
 def test_what_was_removed_is_gone(tmp_path: Path):

@@ -29,6 +29,7 @@ HEADER = np.dtype(
     }
 )  # packed, as on the wire
 assert HEADER.itemsize == HEADER_BYTES
+_UNREAD = np.dtype((np.void, HEADER_BYTES))  # gathered as a whole: numpy would copy a record field by field
 
 PLAIN = np.zeros(256, dtype=bool)
 """Bytes that stand in a JSON string as they are."""
@@ -59,7 +60,7 @@ class Items:
     def headers(self, rows: Column) -> Column:
         """Of items that are at least a header long: a gather from one view that has a header at every byte."""
         size = max(0, len(self.data) - HEADER_BYTES + 1)
-        return np.ndarray(size, HEADER, buffer=self._buffer, strides=(1,))[self.starts[rows]]
+        return np.ndarray(size, _UNREAD, buffer=self._buffer, strides=(1,))[self.starts[rows]].view(HEADER)
 
     def header_field(self, name: LiteralString, rows: Column) -> Column:
         """One field of these items' headers: less to gather than whole ones."""

@@ -7,7 +7,7 @@ Python one by one: numpy finds where arguments begin and end, and Arrow copies.
               argument, so every second one ends an argument. Lengths are then checked against what the item says
     encode    arguments are cut out so that each takes a multiple of three bytes, and all are base64 in one call
     assemble  an event is a row of slots in a pool of texts (constants of the command's name, encoded arguments,
-              numbers): one gather copies them into place
+              numbers): one gather copies the values of a step into place, in the order that the caller wants
 
 An item that is rare is given to the builder, item by item: CRLF inside an argument, a key that is no UTF-8, many
 arguments, options, a command without a key or with several, bytes that make no sense. `pksetexat` is written anew as
@@ -19,7 +19,7 @@ by ITEMS_MAX and BYTES_MAX a step, about 8 × the bytes of its items.
 
 from binascii import b2a_base64
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
@@ -28,7 +28,7 @@ import pyarrow.compute as pc
 from tidelog.pikiwi.commands import MILLISECONDS_ABOVE, PKSETEXAT, Keys, ZeroExpiry
 from tidelog.pikiwi.event import EventBuilder, Name, Pksetexat
 from tidelog.pikiwi.event_items import DIGITS, PLAIN, Column, Items, Shape, shapes
-from tidelog.pikiwi.event_pool import Pool, content_fits
+from tidelog.pikiwi.event_pool import Pool, content_fits, side_by_side, stacked
 from tidelog.pikiwi.filter import KeyPatterns
 from tidelog.pikiwi.keys import TEXT, Encoding, is_internal, json_key
 from tidelog.pikiwi.position import Position
@@ -37,6 +37,9 @@ ITEMS_MAX = 24_000  # a step; more gains nothing, since the pool leaves the proc
 BYTES_MAX = 64 * 1024 * 1024
 GROUP_MIN = 256  # items of one shape; fewer are cheaper item by item
 
+_REST_SLOTS = 8  # of an event: what `_rest_slots` gives
+_WHOLE = -1
+
 _SET = b"*3\r\n$3\r\nSET\r\n"
 _SET_KEEP = b"*4\r\n$3\r\nSET\r\n"
 _SET_TIME = b"*5\r\n$3\r\nSET\r\n"
@@ -44,7 +47,7 @@ _SET_TIME = b"*5\r\n$3\r\nSET\r\n"
 
 @dataclass(frozen=True, slots=True)
 class EventColumns:
-    """Events of a step."""
+    """Events of a step, in the order of their items."""
 
     item: pa.Array
     """Which item each is of, counted from the first of the call."""
@@ -53,6 +56,22 @@ class EventColumns:
     broadcast: pa.Array
     filtered: int
     """Items of this step without an event."""
+
+
+@dataclass(frozen=True, slots=True)
+class EventTexts:
+    """The same while the values are not yet written down."""
+
+    item: Column
+    key: pa.Array
+    broadcast: Column
+    filtered: int
+    _pool: Pool
+    _slots: Column
+
+    def values(self, events: Column | None = None) -> pa.Array:
+        """Those of these events, by their place among the step's, in the order in which they are named; of all."""
+        return self._pool.rows(self._slots if events is None else self._slots[events])
 
 
 class EventKernel:
@@ -67,12 +86,14 @@ class EventKernel:
     ) -> Iterator[EventColumns]:
         """The events of these items in their order, in steps of bounded size. `filenums` and `offsets` are their end
         positions."""
-        return map(_ordered, self.build_unordered(payloads, filenums, offsets))
+        for events in self.build_texts(payloads, filenums, offsets):
+            item, broadcast = pa.array(events.item), pa.array(events.broadcast)
+            yield EventColumns(item, events.key, events.values(), broadcast, events.filtered)
 
-    def build_unordered(
+    def build_texts(
         self, payloads: pa.Array | list[bytes], filenums: Sequence[int] | Column, offsets: Sequence[int] | Column
-    ) -> Iterator[EventColumns]:
-        """The same, for a caller who sorts them anyway: the events of a step are in any order."""
+    ) -> Iterator[EventTexts]:
+        """The same, for a caller who wants the values in another order: they are copied once."""
         array = pa.array(payloads, pa.large_binary()) if isinstance(payloads, list) else payloads
         assert array.null_count == 0
         items = Items(array, np.asarray(filenums, dtype=np.uint64), np.asarray(offsets, dtype=np.uint64))
@@ -87,20 +108,18 @@ class EventKernel:
             yield self._step(items, begin, end)
             begin = end
 
-    def _step(self, items: Items, begin: int, end: int) -> EventColumns:
-        rows = np.arange(begin, end)
-        groups: list[_Built] = []
-        by_item = self._vectorised(items, rows, groups, "")
-        groups.append(self._built_by_item(items, np.sort(by_item)))
-        item = np.concatenate([group.item for group in groups])
-        key = pa.concat_arrays([group.key for group in groups])
-        value = pa.concat_arrays([group.value for group in groups])
-        broadcast = np.concatenate([group.broadcast for group in groups])
-        return EventColumns(pa.array(item), key, value, pa.array(broadcast), end - begin - len(item))
+    def _step(self, items: Items, begin: int, end: int) -> EventTexts:
+        step = _Step()
+        alone = self._vectorised(items, np.arange(begin, end), step, "")
+        step.groups.append(self._by_item(items, alone, step.pool))
+        return self._completed(items, step, end - begin)
 
-    def _built_by_item(self, items: Items, rows: Column) -> "_Built":
-        item, key, value, broadcast = [], [], [], []
-        for row in rows.tolist():
+    def _by_item(self, items: Items, rows: Column, pool: Pool) -> "_Group":
+        item: list[int] = []
+        key: list[bytes] = []
+        value: list[bytes] = []
+        broadcast: list[bool] = []
+        for row in np.sort(rows).tolist():  # the first that makes no sense is the one that is told
             position = Position(int(items.filenums[row]), int(items.offsets[row]))
             event = self.builder.binlog_event(position, items.payload(row))
             if event is not None:
@@ -108,37 +127,52 @@ class EventKernel:
                 key.append(event.key)
                 value.append(event.value)
                 broadcast.append(event.broadcast)
-        return _Built(
+        return _Group(
             np.array(item, dtype=np.int64),
-            pa.array(key, pa.binary()),
-            pa.array(value, pa.binary()),
+            side_by_side([pool.add_each(key), pool.empty], len(item)),
+            side_by_side([pool.add_each(value)], len(item)),
+            np.full(len(item), _WHOLE),
             np.array(broadcast, dtype=bool),
         )
 
-    def _vectorised(self, items: Items, rows: Column, built: list["_Built"], written: str) -> Column:
+    def _completed(self, items: Items, step: "_Step", item_count: int) -> EventTexts:
+        """All events in the order of the items, with what follows their payloads."""
+        groups, pool = step.groups, step.pool
+        rows, key, ends, broadcast = (
+            np.concatenate(columns)
+            for columns in zip(*((group.rows, group.key, group.end, group.broadcast) for group in groups), strict=True)
+        )
+        order = np.argsort(rows, kind="stable")
+        rows, ends = rows[order], ends[order]
+        value = stacked([group.value for group in groups], pool.empty, _REST_SLOTS)[order]
+        unfinished = np.flatnonzero(ends != _WHOLE)
+        if len(unfinished):
+            rest = self._rest_slots(pool, items, rows[unfinished], list(step.ends), ends[unfinished])
+            value[unfinished, -_REST_SLOTS:] = rest
+        return EventTexts(rows, pool.rows(key[order]), broadcast[order], item_count - len(rows), pool, value)
+
+    def _vectorised(self, items: Items, rows: Column, step: "_Step", written: str) -> Column:
         """Build what has a common shape; returns the rows that have none."""
         rest: list[Column] = []
         for shape in shapes(items, rows, self.builder.settings.limits, rest):
             if len(shape.rows) < GROUP_MIN or shape.count == 1:
                 rest.append(shape.rows)
             else:
-                self._shape_built(items, shape, built, rest, written)
+                self._shape_built(items, shape, step, rest, written)
         return np.concatenate(rest) if rest else rows[:0]
 
-    def _shape_built(
-        self, items: Items, shape: Shape, built: list["_Built"], rest: list[Column], written: str
-    ) -> None:  # fmt: skip
+    def _shape_built(self, items: Items, shape: Shape, step: "_Step", rest: list[Column], written: str) -> None:
         named = self._named(items, shape)
         if not written and shape.count == 4 and self.builder.settings.pksetexat is Pksetexat.SET:
             timed = named.which(lambda name: name.is_pksetexat)
             if timed.any():
-                rest.append(self._rewritten(items, shape.chosen(timed), built))
+                rest.append(self._rewritten(items, shape.chosen(timed), step))
                 shape, named = shape.chosen(~timed), named.chosen(~timed)
         common = _is_common(items, shape, named, written)
         rest.append(shape.rows[~common])
         shape, named = shape.chosen(common), named.chosen(common)
         wanted = self._wanted(items, shape, named, written)
-        self._assembled(items, shape.chosen(wanted), named.chosen(wanted), built, rest)
+        self._assembled(items, shape.chosen(wanted), named.chosen(wanted), step, rest)
 
     def _named(self, items: Items, shape: Shape) -> "_Named":
         encoded = items.slices(shape.arg_starts[:, 0], shape.arg_ends[:, 0]).dictionary_encode()
@@ -169,7 +203,7 @@ class EventKernel:
             wanted &= ~_matches(chosen.excludes, keys)
         return wanted
 
-    def _rewritten(self, items: Items, shape: Shape, built: list["_Built"]) -> Column:
+    def _rewritten(self, items: Items, shape: Shape, step: "_Step") -> Column:
         """Build `pksetexat key time value` as SET key value EXAT time; returns the rows that must go item by item."""
         starts, ends = shape.arg_starts[:, 2], shape.arg_ends[:, 2]
         digits, first = ends - starts, items.data[starts]
@@ -191,15 +225,13 @@ class EventKernel:
             if len(part.rows) < GROUP_MIN:
                 rest.append(part.rows)
                 continue
-            fresh: list[_Built] = []
-            local = self._vectorised(_as_set(items, part, head, word), np.arange(len(part.rows)), fresh, PKSETEXAT)
+            before = len(step.groups)
+            local = self._vectorised(_as_set(items, part, head, word), np.arange(len(part.rows)), step, PKSETEXAT)
             rest.append(part.rows[local])
-            built += [_Built(part.rows[group.item], group.key, group.value, group.broadcast) for group in fresh]
+            step.groups[before:] = [replace(group, rows=part.rows[group.rows]) for group in step.groups[before:]]
         return np.concatenate(rest)
 
-    def _assembled(
-        self, items: Items, shape: Shape, named: "_Named", built: list["_Built"], rest: list[Column]
-    ) -> None:
+    def _assembled(self, items: Items, shape: Shape, named: "_Named", step: "_Step", rest: list[Column]) -> None:
         """The events of rows of one shape; rows that turn out not to be plain are left to `rest`."""
         settings = self.builder.settings
         plain = np.ones(len(shape.rows), dtype=bool)
@@ -222,19 +254,21 @@ class EventKernel:
             key_texts = {int(moved[row]): text for row, text in key_texts.items() if plain[row]}
             shape, named = shape.chosen(plain), named.chosen(plain)
         if len(shape.rows):
-            built.append(self._pooled(items, shape, named, key_texts))
+            step.groups.append(self._pooled(items, shape, named, key_texts, step))
 
-    def _pooled(self, items: Items, shape: Shape, named: "_Named", key_texts: dict[int, bytes]) -> "_Built":
+    def _pooled(
+        self, items: Items, shape: Shape, named: "_Named", key_texts: dict[int, bytes], step: "_Step"
+    ) -> "_Group":
+        """The events up to the end of `raw_resp`."""
         settings = self.builder.settings
-        rows, count = shape.rows, shape.count
-        pool = Pool()
+        rows, count, pool = shape.rows, shape.count, step.pool
         keys = pool.add_array(items.slices(shape.arg_starts[:, 1], shape.arg_ends[:, 1]))
         key_slots = keys.copy()
         for row, text in key_texts.items():
             key_slots[row] = pool.add(text)
         words = [b2a_base64(word, newline=False) if self._base64_args else word for word in named.words]
         head = pool.add_each([name.head + b'"' for name in named.names])[named.code]
-        args_head = pool.add_each([b'","args":["' + word for word in words])[named.code]
+        args_head = pool.add_each([b'","args":["%s","' % word for word in words])[named.code]
         slots: list[Column | int] = [head, key_slots, args_head]
         comma = pool.add(b'","')
         if self._base64_args:
@@ -242,10 +276,10 @@ class EventKernel:
         else:
             flat = items.slices(shape.arg_starts[:, 1:].ravel(), shape.arg_ends[:, 1:].ravel())
             arguments = pool.add_array(flat).reshape(len(rows), count - 1)
-        for number in range(count - 1):
+        slots.append(arguments[:, 0])
+        for number in range(1, count - 1):
             slots += (comma, arguments[:, number])
         after_args = b'"],"args_encoding":"%s"' % settings.args_encoding.value.encode()
-        after_raw = b""
         if settings.include_raw_resp:
             if self._base64_raw:
                 raw = pool.add_base64_content(items, shape.content_starts, shape.content_ends)
@@ -254,21 +288,21 @@ class EventKernel:
                 escaped = pc.ReplaceSubstringOptions("\r\n", "\\r\\n")
                 raw = pool.add_array(pc.call_function("replace_substring", [contents], escaped))
             slots += (pool.add(after_args + b',"raw_resp":"'), raw)
-            after_raw = b'","raw_resp_encoding":"%s"' % settings.raw_resp_encoding.value.encode()
         else:
             slots.append(pool.add(after_args))
-        slots += self._rest_slots(pool, items, rows, named, after_raw)
         partition = pool.add_each([name.partition_prefix for name in named.names])[named.code]
-        key, value = pool.rows([partition, keys], len(rows)), pool.rows(slots, len(rows))
-        return _Built(rows, key, value, np.zeros(len(rows), dtype=bool))
+        ends = np.array([step.ends.setdefault(name.end, len(step.ends)) for name in named.names])
+        key, value = side_by_side([partition, keys], len(rows)), side_by_side(slots, len(rows))
+        return _Group(rows, key, value, ends[named.code], np.zeros(len(rows), dtype=bool))
 
-    def _rest_slots(
-        self, pool: Pool, items: Items, rows: Column, named: "_Named", after_raw: bytes
-    ) -> list[Column | int]:
-        """What follows the payload. Second, term and files stay the same for many items: their text is made once."""
+    def _rest_slots(self, pool: Pool, items: Items, rows: Column, end_texts: list[bytes], ends: Column) -> Column:
+        """What follows `raw_resp`. Second, term and files stay the same for many items: their text is made once."""
+        settings = self.builder.settings
+        after_raw = b""
+        if settings.include_raw_resp:
+            after_raw = b'","raw_resp_encoding":"%s"' % settings.raw_resp_encoding.value.encode()
         headers = items.headers(rows)
-        ends = items.filenums[rows]
-        fields = [headers["exec_time_s"], headers["term_id"], headers["filenum"], ends]
+        fields = [headers["exec_time_s"], headers["term_id"], headers["filenum"], items.filenums[rows]]
         fresh = np.zeros(len(rows), dtype=bool)
         fresh[0] = True
         for field in fields:
@@ -276,53 +310,49 @@ class EventKernel:
         run = np.cumsum(fresh) - 1
         before: list[bytes] = []
         between: list[bytes] = []
-        after: list[bytes] = []
         closing: list[bytes] = []
         for at in np.flatnonzero(fresh).tolist():
             parts = self.builder.rest(*(int(field[at]) for field in fields))
             before.append(after_raw + parts[0])
             between.append(parts[1])
-            after.append(b'%s%s"' % (parts[2], TEXT))
-            closing.append(parts[3])
-        effects = [name.end for name in named.names]
-        offset = pool.add_array(_decimal(headers["offset"]))
-        logic_id = pool.add_array(_decimal(headers["logic_id"]))
-        end_offset = pool.add_array(_decimal(items.offsets[rows]))
-        return [
-            pool.add_each(before)[run],
-            offset,
-            pool.add(b":"),
-            logic_id,
-            pool.add_each(between)[run],
-            offset,
-            pool.add(b',"logic_id":'),
-            logic_id,
-            pool.add_each(after)[run],
-            pool.add_each(effects)[named.code],
-            pool.add_each(closing)[run],
-            end_offset,
-            pool.add(b'"}'),
-        ]
+            closing += [b'%s%s"%s%s' % (parts[2], TEXT, end, parts[3]) for end in end_texts]
+        id_offset, offset = pool.add_numbers(headers["offset"], b":", b',"logic_id":')
+        (logic_id,) = pool.add_numbers(headers["logic_id"], b"")
+        (end_offset,) = pool.add_numbers(items.offsets[rows], b'"}')
+        return side_by_side(
+            [
+                pool.add_each(before)[run],
+                id_offset,
+                logic_id,
+                pool.add_each(between)[run],
+                offset,
+                logic_id,
+                pool.add_each(closing)[run * len(end_texts) + ends],
+                end_offset,
+            ],
+            len(rows),
+        )
 
 
-def _ordered(events: EventColumns) -> EventColumns:
-    numbers = events.item.to_numpy()
-    if np.all(numbers[1:] > numbers[:-1]):
-        return events
-    order = pa.array(np.argsort(numbers, kind="stable"))
-    item, key, value, broadcast = (
-        column.take(order) for column in (events.item, events.key, events.value, events.broadcast)
-    )
-    return EventColumns(item, key, value, broadcast, events.filtered)
+class _Step:
+    """What has been found of a step: texts, and groups of events that are rows of them."""
+
+    def __init__(self) -> None:
+        self.pool = Pool()
+        self.groups: list[_Group] = []
+        self.ends: dict[bytes, int] = {}
+        """What follows the key's encoding (`Name.end`), and its number: an effect, so there are few."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Built:
-    """Events of some items, in the order of the items."""
+class _Group:
+    """Events of one shape up to the end of `raw_resp`, or whole ones; `key` and `value` are matrices of slots."""
 
-    item: Column
-    key: pa.Array
-    value: pa.Array
+    rows: Column
+    key: Column
+    value: Column
+    end: Column
+    """Which of the step's `ends` an event has, or _WHOLE."""
     broadcast: Column
 
 
@@ -389,8 +419,4 @@ def _as_set(items: Items, shape: Shape, head: bytes, word: bytes) -> Items:
     if head is _SET_TIME:
         headers["length"] += lengths[:, 2].astype(np.uint32)
         slots.append(time)
-    return Items(pool.rows(slots, len(shape.rows)), items.filenums[shape.rows], items.offsets[shape.rows])
-
-
-def _decimal(numbers: Column) -> pa.Array:
-    return pa.array(numbers).cast(pa.large_string())
+    return Items(pool.rows(side_by_side(slots, len(shape.rows))), items.filenums[shape.rows], items.offsets[shape.rows])

@@ -215,7 +215,10 @@ class Host:
     def written(self, group: int, now_ms: int) -> None:
         """The `durable_index` of the group's log has moved."""
         if group in self._groups:
-            self._touch(group).written(self._now(now_ms))
+            told = self._told(group)
+            told.written(self._now(now_ms))
+            if not told.quiet:  # the leader's own disk is often the first of three, and decides nothing yet
+                self._touched[group] = told
 
     def hard_state_written(self, group: int, hard_state: HardState, now_ms: int) -> None:
         if group in self._groups:
@@ -240,6 +243,11 @@ class Host:
         self._check_clock(now_ms)
         for peer in self._peers.take_silent(now_ms):
             self._wake_groups(peer, now_ms)
+        if self._timers.next_ms() <= now_ms:
+            self._tick_due(now_ms)
+        return self._take_work(now_ms)
+
+    def _tick_due(self, now_ms: int) -> None:
         for group_id in self._timers.due(now_ms):
             group = self._told(group_id)
             deadline_ms = group.next_deadline_ms
@@ -248,7 +256,6 @@ class Host:
                 self._touched[group_id] = group
             elif deadline_ms is not None:
                 self._timers.arm(group_id, deadline_ms)
-        return self._take_work(now_ms)
 
     def _take_work(self, now_ms: int) -> Work:
         work = Work()
@@ -256,9 +263,10 @@ class Host:
         touched, self._touched = self._touched, {}
         for group_id, group in touched.items():
             effects = group.take_effects()
-            for message in effects.messages:
-                letters.setdefault(message.destination, []).append(message)
-            effects.messages = ()
+            if effects.messages:
+                for message in effects.messages:
+                    letters.setdefault(message.destination, []).append(message)
+                effects.messages = ()
             if effects:
                 work.groups.append((group_id, effects))
                 if effects.leadership is not None or effects.configuration is not None:

@@ -67,6 +67,8 @@ class Node:
         self._lanes = self._store.open_lanes()
         for lane in self._lanes:
             self._loop.add_reader(lane.fileno(), self._collect, lane)
+        if not self._lanes:
+            log.info("node %d: appends are written by a thread; the kernel cannot do it by itself here", self.number)
         self._store.set_on_waiting(self._want_turn)
         self._threads = [StorageThreads(store, self.fail) for store in self._store.stores]
         self._settle_timer = self._loop.call_later(SETTLE_AFTER_S, self._settle)
@@ -361,7 +363,8 @@ class Node:
             for replica in self.replicas.values():
                 replica.save()
             for lane in self._lanes:
-                lane.finish()
+                with contextlib.suppress(WriterFailedError):  # the threads say so too
+                    lane.finish()
             for threads in self._threads:
                 threads.stop()
         self._store.close()

@@ -134,7 +134,7 @@ class Scenario:
     small_disks: bool = False
     faults: bool = False  # fault points can be set
     ends: bool = False  # nodes may end by themselves
-    value_bytes: int = 100
+    value_bytes: int = 1_000  # enough that appends soon take the short way to the disk
 
     @property
     def title(self) -> str:

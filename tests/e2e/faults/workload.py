@@ -384,7 +384,7 @@ class Load:
         partitions: int = 2,
         replication: int = 3,
         per_second: int = 60,
-        value_bytes: int = 100,
+        value_bytes: int = 1_000,
     ) -> None:
         self.bootstrap = cluster.bootstrap
         self.topic = topic

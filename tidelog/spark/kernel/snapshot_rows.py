@@ -24,7 +24,7 @@ from tidelog.pikiwi.keys import is_internal
 from tidelog.pikiwi.position import Position
 from tidelog.pikiwi.wal.disk import make_folder, replace_file
 from tidelog.spark.kernel.arrays import constant_text
-from tidelog.spark.kernel.messages import Delivery, Messages, Outgoing, messages
+from tidelog.spark.kernel.messages import Delivery, Messages, Outgoing, messages, out_of
 from tidelog.spark.kernel.wal_rows import ARGS, EVENT_SCHEMA, TYPED_SCHEMA
 
 ROWS_MAX = 10_000
@@ -103,7 +103,7 @@ class SnapshotRowMaker:
             times_us = np.full(count, self.ts_ms * 1000, dtype=np.int64)
             nowhere_else = np.zeros(count, dtype=bool)
             left_out = len(commands) - count
-            yield messages(Outgoing(np.arange(count), keys, values, nowhere_else, times_us, left_out), delivery)
+            yield messages(Outgoing(keys, out_of(values), nowhere_else, times_us, left_out), delivery)
 
     def _typed(self, commands: list[SnapshotCommand]) -> pa.RecordBatch:
         db, filenum, offset, seq = self._place(len(commands))

@@ -3,8 +3,11 @@
 A chunk is some records that follow one another. Every record is checked as `tidelog.pikiwi.wal.scan` checks it (both
 checksums, numbers without a gap, growing positions); when anything is wrong, that scan is asked, which says what.
 
-Cost: under a microsecond a record, of which most is its checksums; one chunk of about `CHUNK_BYTES` in memory, or one
-larger record.
+The checksum of a header is linear in its bytes: those of all headers are one lookup for each byte that is not the same
+in all of them.
+
+Cost: about half a microsecond a record, of which most is its payload's checksum; one chunk of about `CHUNK_BYTES` in
+memory, or one larger record.
 """
 
 import os
@@ -37,14 +40,27 @@ _HEADER = np.dtype(
     ]
 )  # fmt: skip
 assert _HEADER.itemsize == HEADER_BYTES
+_UNREAD = np.dtype((np.void, HEADER_BYTES))  # gathered as a whole: numpy would copy a record field by field
 _length_at = struct.Struct("<I").unpack_from
 _LENGTH = 36
 _CRC = 44
 _END = bytes(HEADER_BYTES - _CRC)  # the checksum's own field, taken as zero, and the reserved ones
-_END_CRC = crc32c(_END)
-_END_TABLES = [
-    np.array([crc32c(_END, byte << 8 * place) ^ _END_CRC for byte in range(256)], dtype=np.uint32) for place in range(4)
-]
+
+
+def _crc_tables() -> npt.NDArray[np.uint32]:
+    """What each value of each byte of a header adds to its checksum."""
+    nothing = crc32c(bytes(HEADER_BYTES))
+    tables = np.zeros((_CRC, 256), dtype=np.uint32)
+    for place in range(_CRC):
+        for bit in range(8):
+            header = bytearray(HEADER_BYTES)
+            header[place] = 1 << bit
+            adds = np.uint32(crc32c(header) ^ nothing)
+            tables[place, 1 << bit : 2 << bit] = tables[place, : 1 << bit] ^ adds
+    return tables
+
+
+_CRC_TABLES = _crc_tables()
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,8 +175,8 @@ def _walk(data: bytes) -> tuple[list[int], int]:
 
 
 def _headers(data: bytes, begins: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    every = np.ndarray(max(0, len(data) - HEADER_BYTES + 1), _HEADER, buffer=data, strides=(1,))
-    return every[begins]
+    every = np.ndarray(max(0, len(data) - HEADER_BYTES + 1), _UNREAD, buffer=data, strides=(1,))
+    return every[begins].view(_HEADER)
 
 
 def _chunk(data: bytes, bounds: list[int], seq: int, position: Position) -> Chunk | None:
@@ -185,18 +201,24 @@ def _chunk(data: bytes, bounds: list[int], seq: int, position: Position) -> Chun
 def _checksums_hold(data: bytes, bounds: list[int], headers: npt.NDArray[Any]) -> bool:
     if headers["reserved"].any():  # nobody writes them yet, and the checksum's end is then always the same
         return False
-    view = memoryview(data)
     begins, ends = bounds[:-1], bounds[1:]
-    of_headers = _behind_end(np.array([crc32c(view[at : at + _CRC]) for at in begins], dtype=np.uint32))
-    of_payloads = [crc32c(view[at + HEADER_BYTES : end]) for at, end in zip(begins, ends, strict=True)]
+    of_payloads = np.array(
+        [crc32c(data[at + HEADER_BYTES : end]) for at, end in zip(begins, ends, strict=True)], dtype=np.uint32
+    )
+    of_headers = _header_crcs(headers)
     return np.array_equal(of_headers, headers["header_crc"]) and np.array_equal(of_payloads, headers["payload_crc"])
 
 
-def _behind_end(crcs: npt.NDArray[np.uint32]) -> npt.NDArray[np.uint32]:
-    """`crc32c(_END, crc)` of each: what a checksum becomes is the sum (xor) of what each of its bytes becomes."""
-    found = np.full(len(crcs), _END_CRC, dtype=np.uint32)
-    for place, table in enumerate(_END_TABLES):
-        found ^= table[crcs >> np.uint32(8 * place) & np.uint32(0xFF)]
+def _header_crcs(headers: npt.NDArray[Any]) -> npt.NDArray[np.uint32]:
+    """With their own field and the reserved ones taken as zero: that of the first, and what differs from it."""
+    content = headers.view(np.uint8).reshape(len(headers), HEADER_BYTES)
+    first = content[0].tobytes()
+    words = headers.view(np.uint64).reshape(len(headers), HEADER_BYTES // 8)
+    differs = np.bitwise_or.reduce(words ^ words[0], axis=0).view(np.uint8)
+    found = np.full(len(headers), crc32c(first[:_CRC] + _END), dtype=np.uint32)
+    for place in np.flatnonzero(differs[:_CRC]).tolist():
+        adds = _CRC_TABLES[place] ^ _CRC_TABLES[place, first[place]]
+        found ^= adds[content[:, place]]
     return found
 
 

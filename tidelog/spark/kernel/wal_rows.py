@@ -106,12 +106,9 @@ class RowMaker:
     def messages(self, chunk: Chunk, delivery: Delivery) -> Iterator[Messages]:
         """The events on their way to a topic."""
         times_us = _exec_times(chunk) * 1_000_000
-        for events in EventKernel(self.builder).build_unordered(chunk.payloads, chunk.filenums, chunk.offsets):
-            broadcast = events.broadcast.to_numpy(zero_copy_only=False)
-            item = events.item.to_numpy()
-            yield messages(
-                Outgoing(item, events.key, events.value, broadcast, times_us[item], events.filtered), delivery
-            )
+        for events in EventKernel(self.builder).build_texts(chunk.payloads, chunk.filenums, chunk.offsets):
+            times = times_us[events.item]
+            yield messages(Outgoing(events.key, events.values, events.broadcast, times, events.filtered), delivery)
 
     def _typed(self, chunk: Chunk) -> Iterator[pa.RecordBatch]:
         parts = _Typed(self.builder, chunk).parts()
