@@ -3,7 +3,8 @@
 Fresh memory is what costs (docs/decisions 4): a page that was never touched has to be found and zeroed. So buffers stay
 with the pool for ever, and the pool finds out by itself when nobody looks at one any more: a batch on its way to the
 disk, to a follower or in the tail cache is a memoryview, and each view keeps a reference to its buffer. Nothing has to
-be given back, so nothing can be given back too early or forgotten.
+be given back, so nothing can be given back too early or forgotten. Each is a mapping of its own: in the C library's
+heap what is small and stays would keep what is large and unused from going back to the system.
 
 `Inlet` is the memory all connections of a node receive into, one after the other. What a connection keeps (a produced
 batch) stays where it arrived, and the next one receives behind it; what nobody keeps is overwritten. So a connection
@@ -13,6 +14,7 @@ What is small (COPIED_BYTES_MAX) is copied out of where it arrived when it is ke
 the last entries of a quiet stream, would keep a whole chunk each from being used again.
 """
 
+import mmap
 import sys
 from collections import deque
 
@@ -27,11 +29,11 @@ _UNUSED = 3  # references to a buffer that only the pool has: the queue's, the v
 class BufferPool:
     def __init__(self, bytes_max: int) -> None:
         self._bytes_max = bytes_max
-        self._buffers: dict[int, deque[bytearray]] = {}  # by size, least recently taken or looked at first
+        self._buffers: dict[int, deque[mmap.mmap]] = {}  # by size, least recently taken or looked at first
         self.bytes = 0
         """Of all buffers, used or not."""
 
-    def take(self, size: int) -> bytearray | None:
+    def take(self, size: int) -> mmap.mmap | None:
         """A buffer of at least `size` bytes, with anything in it; None when the pool has reached its bound.
 
         Some are let go at once, so the last is looked at first; most in the order of their use. One that is still in
@@ -52,7 +54,7 @@ class BufferPool:
             self.release_unused(0)
             if self.bytes + rounded > self._bytes_max:
                 return None
-        buffer = bytearray(rounded)
+        buffer = mmap.mmap(-1, rounded, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         queue.append(buffer)
         self.bytes += rounded
         return buffer

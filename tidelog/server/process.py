@@ -5,7 +5,6 @@ happened: what was acknowledged is on disk, and nothing more is.
 """
 
 import asyncio
-import ctypes
 import gc
 import logging
 import os
@@ -29,8 +28,6 @@ COLLECT_AFTER = (50_000, 50, 100)
 tail cache) is large: with Python's default of 700 a good part of the server's time goes into looking through that."""
 LISTEN_FDS = "TIDELOG_LISTEN_FDS"
 """Environment: the numbers of two sockets that listen already, for clients and for other nodes, as `5,6`."""
-M_MMAP_THRESHOLD = -3  # of mallopt(3)
-LARGE_BYTES_MIN = 1 << 20
 
 
 class ServerFailedError(Exception):
@@ -99,18 +96,8 @@ def _allow_many_files() -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
-def _keep_large_memory_apart() -> None:
-    """Large memory comes from the system and goes back to it. By itself the C library comes to keep ever larger pieces
-    in its heap, where what is small and stays keeps them from being given back.
-    """
-    libc = ctypes.CDLL(None)
-    if hasattr(libc, "mallopt"):  # the GNU one
-        libc.mallopt(M_MMAP_THRESHOLD, LARGE_BYTES_MIN)
-
-
 def run(settings: Settings, ready: Callable[[str, int], None]) -> int:
     _allow_many_files()
-    _keep_large_memory_apart()
     gc.set_threshold(*COLLECT_AFTER)
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
