@@ -162,8 +162,10 @@ class Connection(asyncio.BufferedProtocol):
 
     def eof_received(self) -> bool:
         """The client sends no more. It may still want its answers, but whoever waits long for one is gone."""
-        if self._linger is not None or (self.idle and not self._out) or not self._hurry():
+        if self._linger is not None or (self.idle and not self._out):
             return False
+        if not self._hurry() and self._grace is None:
+            self._grace = asyncio.get_running_loop().call_later(LINGER_S, self.abort, "it waits for too long")
         self._discarding = True
         return True
 
@@ -329,6 +331,8 @@ class Connection(asyncio.BufferedProtocol):
         if transport is None or self._linger is not None:
             return
         self._discarding = True
+        if self._grace is not None:
+            self._grace.cancel()
         if transport.can_write_eof():
             transport.write_eof()
         if self._read_paused:

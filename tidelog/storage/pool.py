@@ -6,14 +6,12 @@ old content from being taken for new (see `rows`).
 """
 
 import os
-import time
 
 from tidelog.storage.disk import Disk, File
 from tidelog.storage.segment import TRAILER_BYTES, SegmentShape
 from tidelog.storage.staging import Staging
 
 FREE_SUFFIX = ".free"
-PIECE_BYTES = 512 << 10  # that are written ahead at a time
 
 
 class FilePool:
@@ -75,13 +73,10 @@ class FilePool:
 
 
 def _write_zeros(file: File, start: int, end: int, staging: Staging) -> None:
-    """In pieces, with a pause as long as each took: half of the disk's time is left to appends."""
     position = start - start % TRAILER_BYTES
-    zeros = staging.view[:PIECE_BYTES]
-    zeros[:] = bytes(len(zeros))
+    zeros = staging.view
+    zeros[:] = bytes(staging.size)
     while position < end:
-        begun = time.monotonic()
-        size = min(len(zeros), end - position)
+        size = min(staging.size, end - position)
         file.write_at(position, [zeros[:size]])
         position += size
-        time.sleep(time.monotonic() - begun)
