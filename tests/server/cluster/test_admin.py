@@ -338,16 +338,21 @@ async def test_a_damaged_replica_says_so(world: World) -> None:
     for _ in range(6):
         await client.produce("t", batch_of(b"x" * 300_000))
     await until(lambda: cluster[2].high_watermark("t") == 6)
-    await until(lambda: bool(cluster[2].replica("t").log.closed_segments()))
     found = await cluster[2].admin("segments", topic="t", partition=0)
+    await until(lambda: bool(_first_closed(cluster[2], found["stream"])))
     _damage(cluster[2], found["stream"])
     response = await cluster[2].ask_admin("checksum", topic="t", partition=0, start=0, end=6)
     assert response.error_code == ErrorCode.CORRUPT_MESSAGE
     assert (await cluster[1].admin("checksum", topic="t", partition=0, start=0, end=6))["batches"] == 6
 
 
+def _first_closed(member: Member, stream: int) -> list[Path]:
+    """The file of the first segment, once it is closed."""
+    return list(Path(member.settings.data_dir).glob(f"streams/{stream}/*1-*0.log"))
+
+
 def _damage(member: Member, stream: int) -> None:
-    (path,) = Path(member.settings.data_dir).glob(f"streams/{stream}/*1-*0.log")
+    (path,) = _first_closed(member, stream)
     with path.open("r+b") as file:
         file.seek(1_000)
         file.write(b"y")
