@@ -18,6 +18,8 @@ from tests.server.world import Server, World
 from tidelog.wire.frames import encode_request
 from tidelog.wire.messages import (
     ApiVersionsRequest,
+    CreateTopicsRequest,
+    CreateTopicsRequestTopic,
     HeartbeatRequest,
     MetadataRequest,
     MetadataRequestTopic,
@@ -199,3 +201,35 @@ async def test_a_client_that_asks_and_ends_its_half_at_once_gets_its_answer(worl
     client.end_sending()
     await client.receive()
     await client.expect_end()
+
+
+async def test_a_client_that_ended_its_half_is_not_waited_for_long(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = await world.start()
+    client = await server.connect()
+    monkeypatch.setattr("tidelog.server.connection.LINGER_S", 0.05)
+    server.disk.hold_syncs()
+    topic = CreateTopicsRequestTopic(name="t", num_partitions=1, replication_factor=1)
+    client.send(CreateTopicsRequest(topics=[topic], timeout_ms=60_000))
+    client.end_sending()
+    await client.expect_closed()
+    assert not server.broker.connections
+    server.disk.release_syncs()
+
+
+async def test_a_connection_s_trouble_does_not_keep_the_answers_of_others(world: World) -> None:
+    node = (await world.start()).broker.node
+    answered = asyncio.Event()
+    decide = node._decide
+
+    def decide_and_answer() -> None:
+        decide()
+        node.after_turn(lambda: 1 // 0)  # type: ignore[arg-type, return-value]
+        node.after_turn(answered.set)
+
+    node._decide = decide_and_answer  # type: ignore[method-assign]
+    node._plan_turn()
+    async with asyncio.timeout(10):
+        await answered.wait()
+    node._decide = decide  # type: ignore[method-assign]

@@ -248,6 +248,20 @@ def test_a_failed_write_ends_the_writer_and_is_not_reported(world: World) -> Non
         world.store.run_write()
 
 
+@pytest.mark.parametrize("results", [(-errno.EIO, -errno.ENOSPC), (-errno.ENOSPC, -errno.EIO)])
+def test_want_of_room_hides_no_other_error(
+    world: World, monkeypatch: pytest.MonkeyPatch, results: tuple[int, int]
+) -> None:
+    log = world.stream()
+    world.append(log)
+    world.turn()
+    done = list(zip(world.under_way, results, strict=True))
+    monkeypatch.setattr(world.writes, "take_done", lambda: done)
+    with pytest.raises(WriterFailedError):
+        world.lane.collect()
+    assert not world.store.writer.has_work, "nothing is tried again"
+
+
 def test_a_stream_that_is_deleted_waits_for_its_run_only(world: World) -> None:
     log = world.stream()
     world.append(log)

@@ -227,7 +227,7 @@ class Node:
         return now_ms()
 
     def after_turn(self, call: Callable[[], None]) -> None:
-        """Have something done when the turn ends; when there is none, soon. It must not raise."""
+        """Have something done when the turn ends; when there is none, soon."""
         if self._deciding:
             self._after_turn.append(call)
         else:
@@ -268,7 +268,10 @@ class Node:
         if self._after_turn:
             calls, self._after_turn = self._after_turn, []
             for call in calls:
-                call()
+                try:
+                    call()
+                except Exception:  # one connection's trouble must not keep the answers of others
+                    log.exception("what was to be done after a turn failed: %r", call)
 
     def _decide(self) -> None:
         host, store, replicas, dropped = self._host, self._store, self.replicas, self._dropped

@@ -123,7 +123,7 @@ class AppendLane:
                 self._hand_over(state)
             elif not state.handed:
                 file = self._writer.file_of(stream)
-                if file is None or not file.direct or faults.ARMED:
+                if file is None or not file.direct or faults.ARMED:  # the fault points lie on the thread's way
                     self._hand_over(state)
                 else:
                     self._begin(state, file, writes)
@@ -187,7 +187,7 @@ class AppendLane:
         for number, result in done:
             run, size = self._under_way.pop(number)
             run.left -= 1
-            if result != size:
+            if result != size and (not run.error or run.error in DISK_FULL):  # want of room hides no other error
                 run.error = -result if result < 0 else errno.ENOSPC  # cut short: it had no room for more
             if not run.left:
                 self._finish(run)
