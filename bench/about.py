@@ -3,6 +3,7 @@
 import os
 import platform
 import subprocess
+import sys
 import time
 from dataclasses import asdict
 from pathlib import Path
@@ -22,7 +23,8 @@ def about_this_run(effort: Effort, client: str) -> dict[str, object]:
         "at": time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime()),
         "machine": f"{os.cpu_count()} × {_processor()}, {_memory_gb():.0f} GB, Linux {platform.release()}",
         "load": f"{os.getloadavg()[2]:.1f} over the last quarter of an hour",
-        "tidelog": f"{__version__} on Python {platform.python_version()}",
+        # How an interpreter was built decides as much as its version; where it is from tells that apart.
+        "tidelog": f"{__version__} on Python {platform.python_version()} of {sys.base_prefix}",
         "kafka": f"{kafka_server.VERSION} on {_java()}, {kafka_server.HEAP} heap a node",
         "librdkafka": confluent_kafka.libversion()[0],
         "client": client,

@@ -135,9 +135,9 @@ class Arena:
         )
 
     @contextmanager
-    def floor(self, shape: Shape = FLOOR_SHAPE) -> Iterator[FloorCluster]:
+    def floor(self, shape: Shape = FLOOR_SHAPE, connections: int = 1) -> Iterator[FloorCluster]:
         """Three replicas without anything but bytes, for as long as the block."""
-        with scratch() as folder, floor_cluster(folder, shape) as bare:
+        with scratch() as folder, floor_cluster(folder, shape, connections) as bare:
             yield bare
 
     def warm(self) -> None:

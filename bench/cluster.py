@@ -96,6 +96,8 @@ class FloorCluster:
     shape: Shape
     programs: list[Program]
     """The leader's first."""
+    port: int
+    """The leader's."""
     client: RawClient
     frame: bytes
     batch: bytes
@@ -109,7 +111,7 @@ class FloorCluster:
 
 
 @contextmanager
-def floor_cluster(folder: str, shape: Shape) -> Iterator[FloorCluster]:
+def floor_cluster(folder: str, shape: Shape, connections: int = 1) -> Iterator[FloorCluster]:
     batch = batch_of(shape.batch_bytes)
     frame = produce_frame(TOPIC, batch)
     with ExitStack() as stack:
@@ -121,9 +123,10 @@ def floor_cluster(folder: str, shape: Shape) -> Iterator[FloorCluster]:
 
         followers = [serve("floor-2", "follow"), serve("floor-3", "follow")]
         ports = [follower.address[1] for follower in followers]
-        leader = serve("floor-1", "lead", len(frame), frame.index(batch), len(batch), *ports)
+        leader = serve("floor-1", "lead", connections, len(frame), frame.index(batch), len(batch), *ports)
         client = stack.enter_context(closing(RawClient(leader.address)))
-        yield FloorCluster(shape, [server.program for server in (leader, *followers)], client, frame, batch)
+        programs = [server.program for server in (leader, *followers)]
+        yield FloorCluster(shape, programs, leader.address[1], client, frame, batch)
 
 
 def floor() -> list[Line]:

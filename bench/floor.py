@@ -1,7 +1,7 @@
 """What three replicas cannot do without, and nothing else: a leader and two followers, a process each, on uvloop.
 
     python -m bench.floor follow FILE FILE_BYTES
-    python -m bench.floor lead FILE FILE_BYTES FRAME_BYTES BATCH_AT BATCH_BYTES FOLLOWER_PORT FOLLOWER_PORT
+    python -m bench.floor lead FILE FILE_BYTES CONNECTIONS FRAME_BYTES BATCH_AT BATCH_BYTES FOLLOWER_PORT FOLLOWER_PORT
 
 `python -m bench floor` measures it alone. (One node's floor is `floor_server`, the storage engine's `floor_disk`.)
 
@@ -11,7 +11,7 @@ when two of the three disks have it. Disks are written by a thread: all that wai
 no protocol, no term, no index, nothing to read back: bytes go through, and are in a file when they are acknowledged.
 
 Memory is received into in turn and used again when nobody looks at it any more, and so are the file's blocks.
-Each takes one connection, and ends with it.
+A follower takes one connection, and ends with it; a leader takes CONNECTIONS at a time, and ends with its followers.
 """
 
 import asyncio
@@ -71,20 +71,26 @@ class DiskThread:
 class Intake(asyncio.BufferedProtocol):
     """Receives into memory that is used again; gives on whole frames, as many as have come, as one run."""
 
-    def __init__(self, frame_bytes: int, taken: Callable[[memoryview], None]) -> None:
+    def __init__(
+        self, frame_bytes: int, chunk_bytes: int, taken: Callable[["Intake", memoryview], None], *, last: bool
+    ) -> None:
+        """`last`: with this connection the program ends."""
         self._frame_bytes = frame_bytes
         self._taken = taken
-        self._chunk_bytes = max(FRAMES_PER_CHUNK_MIN, CHUNK_BYTES // frame_bytes) * frame_bytes  # none is cut in two
+        self._last = last
+        self._chunk_bytes = max(FRAMES_PER_CHUNK_MIN, chunk_bytes // frame_bytes) * frame_bytes  # none is cut in two
+        self._read_bytes_min = min(READ_BYTES_MIN, self._chunk_bytes // FRAMES_PER_CHUNK_MIN)
         self._chunks: deque[bytearray] = deque()
         self._next_chunk()
         self.transport: asyncio.Transport | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert self.transport is None, "one connection is all there is"
         self.transport = cast(asyncio.Transport, transport)
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002
-        asyncio.get_running_loop().stop()
+        self.transport = None
+        if self._last:
+            asyncio.get_running_loop().stop()
 
     def _next_chunk(self) -> None:
         self._view = memoryview(b"")  # lets the old one go
@@ -107,17 +113,17 @@ class Intake(asyncio.BufferedProtocol):
         self._filled += nbytes
         end = self._filled - self._filled % self._frame_bytes
         if end > self._given:
-            self._taken(self._view[self._given : end])
+            self._taken(self, self._view[self._given : end])
             self._given = end
         left = len(self._view) - self._filled
-        if not left or (left < READ_BYTES_MIN and self._given == self._filled):
+        if not left or (left < self._read_bytes_min and self._given == self._filled):
             self._next_chunk()
 
 
 class Follower:
     def __init__(self, path: str, file_bytes: int) -> None:
         self._disk = DiskThread(path, file_bytes, self._durable)
-        self.intake = Intake(1, self._disk.write)
+        self.intake = Intake(1, CHUNK_BYTES, lambda _, run: self._disk.write(run), last=True)
 
     def _durable(self, count: int) -> None:
         if self.intake.transport is not None:
@@ -146,45 +152,53 @@ class FollowerLink(asyncio.Protocol):
 
 
 class Leader:
-    def __init__(self, path: str, file_bytes: int, frame_bytes: int, batch_at: int, batch_bytes: int) -> None:
+    def __init__(self, path: str, file_bytes: int, connections: int, frame_bytes: int, at: int, size: int) -> None:
+        """A frame has its batch, of `size` bytes, at `at`."""
+        self._connections = connections
         self._frame_bytes = frame_bytes
-        self._batch_at = batch_at
-        self._batch_bytes = batch_bytes
+        self._batch_at = at
+        self._batch_bytes = size
         self._durable = [0, 0, 0]  # bytes on each disk, the leader's own first
-        self._answered = 0  # frames
+        self._taken = 0  # bytes
+        self._unanswered: deque[tuple[int, Intake, int]] = deque()  # (what the disks must have, whose, frames)
         self._disk = DiskThread(path, file_bytes, lambda count: self._has(0, count))
         self.links = [FollowerLink(lambda count: self._has(1, count)), FollowerLink(lambda count: self._has(2, count))]
-        self.intake = Intake(frame_bytes, self._take)
 
-    def _take(self, run: memoryview) -> None:
+    def intake(self) -> Intake:
+        return Intake(self._frame_bytes, CHUNK_BYTES // self._connections, self._take, last=False)
+
+    def _take(self, intake: Intake, run: memoryview) -> None:
         for link in self.links:
             link.transport.write(run)
         self._disk.write(run)
+        self._taken += len(run)
+        self._unanswered.append((self._taken, intake, len(run) // self._frame_bytes))
         for start in range(self._batch_at, len(run), self._frame_bytes):
             batch = run[start : start + self._batch_bytes]
             assert crc32c(batch[CHECKED_FROM:]) == _CRC.unpack_from(batch, CRC_AT)[0]
 
     def _has(self, place: int, count: int) -> None:
         self._durable[place] = count
-        frames = sorted(self._durable)[1] // self._frame_bytes
-        if frames > self._answered and self.intake.transport is not None:
-            self.intake.transport.write(ANSWER * (frames - self._answered))
-            self._answered = frames
+        durable = sorted(self._durable)[1]
+        while self._unanswered and self._unanswered[0][0] <= durable:
+            _, intake, frames = self._unanswered.popleft()
+            if intake.transport is not None:
+                intake.transport.write(ANSWER * frames)
 
 
-async def _listen(intake: Intake) -> None:
-    loop = asyncio.get_running_loop()
-    server = await loop.create_server(lambda: intake, "127.0.0.1", 0, backlog=1)
+async def _listen(intake: Callable[[], Intake]) -> None:
+    server = await asyncio.get_running_loop().create_server(intake, "127.0.0.1", 0)
     print(f"ready bootstrap=127.0.0.1:{server.sockets[0].getsockname()[1]}", flush=True)
-    loop.call_later(ACCEPT_S_MAX, lambda: intake.transport or loop.stop())
 
 
 async def follow(path: str, file_bytes: int) -> None:
-    await _listen(Follower(path, file_bytes).intake)
+    intake, loop = Follower(path, file_bytes).intake, asyncio.get_running_loop()
+    await _listen(lambda: intake)
+    loop.call_later(ACCEPT_S_MAX, lambda: intake.transport or loop.stop())
 
 
-async def lead(path: str, file_bytes: int, frame_bytes: int, batch_at: int, batch_bytes: int, *ports: int) -> None:
-    leader = Leader(path, file_bytes, frame_bytes, batch_at, batch_bytes)
+async def lead(path: str, file_bytes: int, *numbers: int) -> None:
+    leader, ports = Leader(path, file_bytes, *numbers[:4]), numbers[4:]
     loop = asyncio.get_running_loop()
     for link, port in zip(leader.links, ports, strict=True):
         await loop.create_connection(lambda link=link: link, "127.0.0.1", port)

@@ -2,11 +2,12 @@
 
 import os
 import time
+from collections.abc import Callable
 from contextlib import ExitStack, closing
 from pathlib import Path
 
-from bench.arena import KIB, MB, Arena, Round
-from bench.cluster import ROUND_TRIES_MAX
+from bench.arena import FLOOR, KIB, MB, Arena, Round
+from bench.cluster import ROUND_TRIES_MAX, Shape
 from bench.contenders import HOST, KAFKA, TIDELOG, Contender
 from bench.figures import Figure
 from bench.frames import batch_of, fetch_frame, produce_frame, records_in
@@ -23,6 +24,7 @@ FILL_S_MAX = 50.0
 RAW_READ_BYTES = 128 * MB
 READ_BATCH_BYTES, READ_WINDOW = 64 * KIB, 32
 READ_AT_ONCE_BYTES = 1 * MB
+ONE_RECORD = Shape("1 KiB", KIB, 1, 1)
 
 
 def percentiles(rounds: list[Round[Outcome]], name: str) -> list[float]:
@@ -86,23 +88,26 @@ def end_to_end(arena: Arena, mb_per_s: int = 20) -> list[Figure]:
 
 def one_record(arena: Arena, connections: int) -> list[Figure]:
     """One record of 1 KiB a request, the next when it is acknowledged, on each of so many connections."""
-    row = f"one-{connections}"
-    with arena.topic() as topic:
-        measured = arena.each(lambda who: requests(arena, who, topic, batch_of(KIB, KIB), connections))
-    ours, theirs = measured[TIDELOG], measured.get(KAFKA, [])
+    row, batch = f"one-{connections}", batch_of(KIB, KIB)
+    with arena.topic() as topic, arena.floor(ONE_RECORD, connections) as bare:
+        actions: dict[str, tuple[Contender | None, Callable[[], Outcome]]] = {
+            name: (who, lambda w=who: requests(arena, w, topic, batch, connections))
+            for name, who in arena.contenders.items()
+        }
+        actions[FLOOR] = (None, lambda: ready_made(arena, bare.port, bare.frame, error_position(topic), connections))
+        measured = arena.alternate(actions)
+    ours, theirs, floor = measured[TIDELOG], measured.get(KAFKA, []), measured[FLOOR]
     name = f"one record a request, {connections} connection{'s' if connections > 1 else ''}"
     if connections == 1:
-        return _latencies(row, name, measured, "<= 1.2", "")
+        return [
+            *_latencies(row, name, measured, "<= 1.2", ""),
+            Figure(row, f"{name}: p50", "ms", percentiles(ours, "p50"), FLOOR, percentiles(floor, "p50")),
+        ]
+    rate = [one.outcome.records_per_s for one in ours]
+    peer = KAFKA if theirs else ""
     return [
-        Figure(
-            row,
-            name,
-            "requests/s",
-            [one.outcome.records_per_s for one in ours],
-            KAFKA if theirs else "",
-            [one.outcome.records_per_s for one in theirs],
-            ">= 1.5",
-        ),
+        Figure(row, name, "requests/s", rate, peer, [one.outcome.records_per_s for one in theirs], ">= 1.5"),
+        Figure(row, name, "requests/s", rate, FLOOR, [one.outcome.records_per_s for one in floor]),
         *_latencies(row, name, measured, "", ""),
     ]
 
@@ -110,22 +115,29 @@ def one_record(arena: Arena, connections: int) -> list[Figure]:
 def requests(
     arena: Arena, who: Contender, topic: str, batch: bytes, connections: int, skip_s: float = SKIPPED_S / 2
 ) -> Outcome:
-    """A ready-made Produce again and again; `records` of the outcome are the requests behind the first `skip_s`."""
-    frame = Path(os.path.join(arena.folder, "frame"))
-    frame.write_bytes(produce_frame(topic, batch))
-    asked = {"frame": frame, "error_at": error_position(topic), "connections": connections}
-    lasting = {"seconds": arena.effort.seconds, "skip_seconds": skip_s}
-    tries_left = ROUND_TRIES_MAX
+    """A ready-made Produce to the topic's leader, again and again."""
+    frame, tries_left = produce_frame(topic, batch), ROUND_TRIES_MAX
     while True:
         try:
             port = who.ports[who.leader_of(topic)]
-            return arena.client.run("requests", host=HOST, port=port, **asked, **lasting)
+            return ready_made(arena, port, frame, error_position(topic), connections, skip_s)
         except ProgramFailed as failure:  # the leader has changed in the middle of a round, which does not count
             tries_left -= 1
             if not tries_left:
                 raise
             arena.remarks.append(f"a round of ready-made requests to {who.name} was run again: {failure}")
             time.sleep(1.0)
+
+
+def ready_made(
+    arena: Arena, port: int, frame: bytes, error_at: int, connections: int, skip_s: float = SKIPPED_S / 2
+) -> Outcome:
+    """`records` of the outcome are the requests behind the first `skip_s`."""
+    path = Path(os.path.join(arena.folder, "frame"))
+    path.write_bytes(frame)
+    asked = {"frame": path, "error_at": error_at, "connections": connections}
+    lasting = {"seconds": arena.effort.seconds, "skip_seconds": skip_s}
+    return arena.client.run("requests", host=HOST, port=port, **asked, **lasting)
 
 
 def error_position(topic: str) -> int:

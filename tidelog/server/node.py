@@ -259,10 +259,8 @@ class Node:
         self._deciding = True
         try:
             self._decide()
-        except Exception as error:  # a core in doubt must not go on, whatever the doubt is
-            log.exception("node %d stops: its core is in doubt", self.number)
-            self._failure = error
-            self._plan_turn()
+        except Exception as error:  # noqa: BLE001 - whatever it is
+            self._stop_in_doubt(error)
         finally:
             self._deciding = False
         if self._after_turn:
@@ -273,18 +271,17 @@ class Node:
                 except Exception:  # one connection's trouble must not keep the answers of others
                     log.exception("what was to be done after a turn failed: %r", call)
 
+    def _stop_in_doubt(self, error: Exception) -> None:
+        """A core in doubt must not go on, whatever the doubt is."""
+        log.error("node %d stops: its core is in doubt", self.number, exc_info=error)
+        self._failure = error
+        self._plan_turn()
+
     def _decide(self) -> None:
         host, store, replicas, dropped = self._host, self._store, self.replicas, self._dropped
-        time_ms = now_ms()
-        delivered = store.deliver()
-        for stream_log in delivered.logs:
-            host.written(stream_log.stream, time_ms)
-        if self._giving_way and not store.writing:
-            self._go_on()
+        self._take_reports()
         for lane in self._lanes:
             lane.start()  # what other nodes sent: they wait for it
-        for stream, vote in delivered.votes:
-            host.hard_state_written(stream, HardState(vote.term, vote.vote), time_ms)
         for replica in self._gathering:
             replica.propose_gathered()
         self._gathering.clear()
@@ -306,6 +303,17 @@ class Node:
         for lane in self._lanes:
             lane.start()
         self._plan_timer(time_ms)
+
+    def _take_reports(self) -> None:
+        """Tell the core what the disk has done."""
+        time_ms = now_ms()
+        delivered = self._store.deliver()
+        for stream_log in delivered.logs:
+            self._host.written(stream_log.stream, time_ms)
+        for stream, vote in delivered.votes:
+            self._host.hard_state_written(stream, HardState(vote.term, vote.vote), time_ms)
+        if self._giving_way and not self._store.writing:
+            self._go_on()
 
     def _go_on(self) -> None:
         """Nothing is being written: whoever gave way need not any longer."""
@@ -336,13 +344,19 @@ class Node:
     # Disk, threads, failure, the end
 
     def _collect(self, lane: AppendLane) -> None:
-        """The disk has written something."""
+        """The disk has written something. Often that decides nothing: the leader's is the first of three."""
         try:
             if not lane.collect():
                 return  # a half of something
+            if not self._stopped and self._failure is None:
+                self._take_reports()
         except WriterFailedError as error:
             self._failure = error
-        self._plan_turn()
+            self._plan_turn()
+        except Exception as error:  # noqa: BLE001 - whatever it is
+            self._stop_in_doubt(error)
+        if self._host.has_work or lane.has_waiting:
+            self._plan_turn()
 
     def _from_thread(self) -> None:
         with contextlib.suppress(RuntimeError):  # the loop is closed: the node has stopped

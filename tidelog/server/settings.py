@@ -96,7 +96,7 @@ class Settings:
     memory_receive_bytes: int = _setting(
         256 * MIB, "received and not yet in the log's cache; above it clients' sockets are not read", low=4 * MIB
     )
-    memory_produce_bytes: int = _setting(48 * MIB, "produced and not yet committed; above it produces wait", low=1)
+    memory_produce_bytes: int = _setting(24 * MIB, "produced and not yet committed; above it produces wait", low=1)
     memory_fetch_bytes: int = _setting(
         256 * MIB, "fetched and not yet sent; the less is left, the smaller answers become", low=1 * MIB
     )

@@ -93,6 +93,11 @@ class AppendLane:
         """Becomes readable when `collect` has something to take."""
         return self._writes.fileno()
 
+    @property
+    def has_waiting(self) -> bool:
+        """`start` may have something to begin."""
+        return bool(self._ready)
+
     def submit(self, stream: int, operation: Operation) -> None:
         state = self._streams.get(stream)
         if state is None:
