@@ -113,6 +113,18 @@ def test_files_of_a_batch_that_is_given_up_are_taken_away(tmp_path: Path):
     assert list((tmp_path / "t").glob("*.parquet")) == []
 
 
+def test_files_stay_when_their_commit_fails_behind_the_point_where_they_became_the_tables(tmp_path: Path):
+    schema = pa.schema([("a", pa.int64())])
+    writer = TableStreamWriter(tmp_path / "t", schema)
+    told = FilesMessage("q", [write_file(tmp_path / "t", pa.table({"a": [1]}, schema=schema))])
+    with patch.object(DeltaFolder, "_sync_log", side_effect=OSError("disk")), pytest.raises(OSError, match="disk"):
+        writer.commit([told], 0)
+    again = FilesMessage("q", [write_file(tmp_path / "t", pa.table({"a": [1]}, schema=schema))])
+    writer.abort([told, again], 0)  # as Spark does then
+    assert DeltaTable(str(tmp_path / "t")).to_pyarrow_table()["a"].to_pylist() == [1]
+    assert len(list((tmp_path / "t").glob("*.parquet"))) == 1, "what became nobody's is taken away"
+
+
 def state_table(folder: Path) -> None:
     table = begun(folder)
     run = [

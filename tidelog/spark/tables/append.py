@@ -106,7 +106,10 @@ class TableStreamWriter(DataSourceStreamArrowWriter):
         raise TableBusy(f"{self._folder}: others were faster {COMMITS_MAX} times; the batch is tried again")
 
     def abort(self, messages: list[Any], batchId: int) -> None:  # noqa: N803, ARG002
-        self._remove([each for message in messages if message is not None for each in message.files])
+        """Also when a commit failed, maybe behind the point where the files became the table's."""
+        held = {each.path for each in DeltaFolder.open(self._folder).files()}
+        written = [each for message in messages if message is not None for each in message.files]
+        self._remove([each for each in written if each.path not in held])
 
     def _remove(self, files: list[DataFile]) -> None:
         """Files of no commit."""
