@@ -216,3 +216,13 @@ def test_varints_come_back(values):
 def test_a_varint_of_more_than_64_bits_is_refused():
     with pytest.raises(CorruptBatchError):
         take_varints(np.array([0xFF] * 9 + [0x7F], dtype=np.uint8), np.array([0]))
+
+
+def test_what_becomes_large_when_it_is_decompressed_comes_in_parts(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(kernel, "GROUP_BYTES", 50_000)
+    records = [Record(b"%d" % number * 10_000) for number in range(10)]
+    run, made = run_of([([record], Codec.ZSTD, None, 0) for record in records])
+    assert len(run) < 50_000, "as it lies it is one group"
+    parts = list(decode_records(run, place(), RECORD_SCHEMA))
+    assert [part.num_rows for part in parts] == [5, 5]
+    assert rows_of(parts) == expected_rows(made, *EVERYTHING)

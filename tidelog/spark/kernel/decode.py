@@ -104,13 +104,14 @@ def decode_records(run: bytearray | memoryview | bytes, place: Place, schema: pa
     """The rows of a run; `schema` has columns of `RECORD_SCHEMA`, in any order."""
     for group in _groups(run, place, GROUP_BYTES):
         try:
-            decoded = _decode_group(run, group, place, schema)
+            for pieces, content, spans in _contents(run, group):
+                decoded = _decode_group(pieces, content, spans, place, schema)
+                for begin in range(0, decoded.num_rows, GROUP_RECORDS):
+                    yield decoded.slice(begin, GROUP_RECORDS) if decoded.num_rows > GROUP_RECORDS else decoded
         except IndexError:
             raise CorruptBatchError(f"{_where(place, group)}: the records end too early") from None
         except CorruptBatchError as error:
             raise CorruptBatchError(f"{_where(place, group)}: {error}") from None
-        for begin in range(0, decoded.num_rows, GROUP_RECORDS):
-            yield decoded.slice(begin, GROUP_RECORDS) if decoded.num_rows > GROUP_RECORDS else decoded
 
 
 def _where(place: Place, group: Sequence[_Piece]) -> str:
@@ -147,9 +148,12 @@ def _groups(run: bytearray | memoryview | bytes, place: Place, bytes_max: int) -
 
 
 def _decode_group(
-    run: bytearray | memoryview | bytes, group: Sequence[_Piece], place: Place, schema: pa.Schema
+    group: Sequence[_Piece],
+    content: bytearray | memoryview | bytes,
+    spans: Sequence[tuple[int, int]],
+    place: Place,
+    schema: pa.Schema,
 ) -> pa.RecordBatch:
-    content, spans = _content(run, group)
     starts, ends, counts = _walk(content, group, spans)
     data = np.frombuffer(content, dtype=np.uint8)
     if (data[starts] & 1).any():  # zigzag
@@ -204,22 +208,26 @@ def _decode_group(
     return pa.RecordBatch.from_arrays([column(field.name) for field in schema], schema=schema)
 
 
-def _content(
+def _contents(
     run: bytearray | memoryview | bytes, group: Sequence[_Piece]
-) -> tuple[bytearray | memoryview | bytes, list[tuple[int, int]]]:
-    """What holds all records of the group, decompressed, and where in it those of each batch begin and end."""
+) -> Iterator[tuple[Sequence[_Piece], bytearray | memoryview | bytes, list[tuple[int, int]]]]:
+    """Some batches of the group, what holds their records, decompressed, and where in it those of each begin and end.
+    Only who decompresses knows how much that is: what becomes too much (Arrow counts it in 32 bits) comes in parts."""
     if not any(piece.header.attributes & ATTRIBUTE_COMPRESSION for piece in group):
-        return run, [(piece.begin, piece.end) for piece in group]
+        yield group, run, [(piece.begin, piece.end) for piece in group]
+        return
     view = memoryview(run)
     parts: list[bytes] = []
     spans: list[tuple[int, int]] = []
-    position = 0
-    for piece in group:
+    position = first = 0
+    for number, piece in enumerate(group, 1):
         part = decompress(codec_of(piece.header.attributes), view[piece.begin : piece.end], RECORD_BYTES_MAX)
         parts.append(part)
         spans.append((position, position + len(part)))
         position += len(part)
-    return b"".join(parts), spans
+        if position >= GROUP_BYTES or number == len(group):
+            yield group[first:number], b"".join(parts), spans
+            parts, spans, position, first = [], [], 0, number
 
 
 def _walk(
