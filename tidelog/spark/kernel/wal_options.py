@@ -240,6 +240,10 @@ def from_json(content: Any) -> Places:
 
 
 def delivery_in(content: Mapping[str, Any], otherwise: Delivery) -> Delivery:
-    """What holds for the batch that begins at this offset."""
+    """What holds for the batch that begins at this offset: what held for its first attempt. A topic that takes less by
+    now is an exception, since it would refuse the batch for ever: if an attempt has written an event that is too large
+    now, the sink notices (RowsDiffer)."""
     held = content.get(DELIVERY)
-    return otherwise if held is None else Delivery(otherwise.topic, held["partitions"], held["event_bytes_max"])
+    if held is None:
+        return otherwise
+    return Delivery(otherwise.topic, held["partitions"], min(held["event_bytes_max"], otherwise.event_bytes_max))

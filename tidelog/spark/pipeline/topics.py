@@ -4,6 +4,7 @@ What holds for a topic (partitions, the largest message) is asked for when a que
 at the next start; the first batch then still goes where its earlier attempts went.
 """
 
+import time
 from collections.abc import Sequence
 from concurrent.futures import Future
 from typing import Any
@@ -16,6 +17,7 @@ from tidelog.spark.kernel.messages import DEAD_LETTER, Delivery
 from tidelog.spark.pipeline.errors import TopicError
 
 ANSWER_S_MAX = 30.0
+UNKNOWN_PAUSE_S = 0.1
 _LIMIT = "max.message.bytes"
 
 
@@ -34,7 +36,7 @@ def delivery_to(config: Config, topic: str) -> Delivery:
     )
     try:
         _make_missing(admin, [topic, topic + DEAD_LETTER])
-        partitions = len(admin.list_topics(topic, timeout=ANSWER_S_MAX).topics[topic].partitions)
+        partitions = _partitions(admin, topic)
         limit = _message_bytes_max(admin, topic)
     except KafkaException as error:
         raise TopicError(f"topic {topic} at {config.kafka_brokers}: {error.args[0].str()}") from None
@@ -52,6 +54,18 @@ def _make_missing(admin: AdminClient, names: Sequence[str]) -> None:
         except KafkaException as error:
             if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
                 raise
+
+
+def _partitions(admin: AdminClient, topic: str) -> int:
+    """A node may not know a topic yet that another has just made; no number of its is good then."""
+    give_up_s = time.monotonic() + ANSWER_S_MAX
+    while True:
+        found = admin.list_topics(topic, timeout=ANSWER_S_MAX).topics[topic]
+        if found.error is None and found.partitions:
+            return len(found.partitions)
+        if time.monotonic() >= give_up_s:
+            raise KafkaException(found.error or KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART))
+        time.sleep(UNKNOWN_PAUSE_S)
 
 
 def _message_bytes_max(admin: AdminClient, topic: str) -> int | None:
