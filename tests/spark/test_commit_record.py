@@ -80,7 +80,7 @@ def test_two_queries_on_one_record_are_found_out():
 
 def test_where_the_record_lies():
     assert folder_of(options(checkpointLocation="/a/b")) == Path("/a/b/tidelog-sink")
-    assert folder_of(options(checkpointLocation="file:///a/b%20c")) == Path("/a/b c/tidelog-sink")
+    assert folder_of(options(checkpointLocation="file:///a/b%20c#d")) == Path("/a/b%20c#d/tidelog-sink")
     assert folder_of(options(checkpointLocation="s3a://x/y", commitLocation="/c")) == Path("/c")
     with pytest.raises(BadOption, match="not on a local disk; give commitLocation"):
         folder_of(options(checkpointLocation="hdfs://x/y"))

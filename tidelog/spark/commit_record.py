@@ -23,7 +23,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
-from urllib.parse import unquote, urlparse
+from urllib.parse import urlparse
 
 from tidelog.spark.errors import BadCommitRecord, BadOption
 from tidelog.spark.kernel.offsets import Partition
@@ -127,10 +127,11 @@ def folder_of(options: WriteOptions) -> Path:
 
 
 def _local(location: str, option: str) -> Path:
-    place = urlparse(location)
-    if place.scheme not in {"", "file"}:
+    scheme = urlparse(location).scheme
+    if scheme not in {"", "file"}:
         raise BadOption(f"{option}: {location} is not on a local disk; give commitLocation, a folder of the driver")
-    return Path(unquote(place.path) if place.scheme else location)
+    # As Spark reads it: what is behind the scheme is the path itself, not an encoded one.
+    return Path("/" + location.partition(":")[2].lstrip("/") if scheme else location)
 
 
 def load(folder: Path) -> CommitRecord | None:
