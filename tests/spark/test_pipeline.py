@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -152,11 +153,77 @@ def test_a_cluster_that_refuses_for_ever_stops_the_pipeline_with_the_position(
     spark.dataSource.register(faulty_pipeline.FaultySink)
     try:
         with Running(spark, source) as running:
-            with pytest.raises(DeliveryStopped, match=r"up to the beginning .* 2 times in a row: died always"):
+            with pytest.raises(DeliveryStopped, match=r"up to 3:100 .* 2 times in a row: died always"):
                 running.until(lambda: False)
             running.failure = None
     finally:
         spark.dataSource.register(MessageSink)
+
+
+@pytest.mark.slow
+def test_what_was_delivered_before_does_not_count_as_got_on_when_a_batch_fails_for_ever(
+    spark: SparkSession, world: tuple[Source, str], monkeypatch: pytest.MonkeyPatch
+):
+    source, _ = world
+    folder = state_folder(source.config)
+    folder.mkdir()
+    (folder / "fault").write_text("")
+    monkeypatch.setattr(database, "PAUSE_S_FIRST", 0.01)
+    monkeypatch.setattr(database, "FAILURES_MAX", 3)
+    spark.dataSource.register(faulty_pipeline.FaultySink)
+    try:
+        source.write(shop(10))
+        with Running(spark, source) as running:
+            running.catch_up()
+            delivered = source.wals["db0"].last_position
+            (folder / "fault").write_text(faulty_pipeline.ALWAYS)
+            source.write(shop(10, seed=2))
+            with pytest.raises(DeliveryStopped, match=rf"up to {delivered} is delivered.* 3 times in a row: died"):
+                running.until(lambda: False)
+            running.failure = None
+    finally:
+        spark.dataSource.register(MessageSink)
+
+
+def test_a_limit_that_was_lowered_holds_for_the_next_batch_too(
+    spark: SparkSession, tidelog_log: Log, world: tuple[Source, str]
+):
+    source, topic = world
+    source.write([[b"SET", b"a", b"1"]])
+    with Running(spark, source) as running:
+        running.catch_up()
+    source.config = replace(source.config, kafka_message_max_bytes=10_000)
+    source.write([[b"SET", b"large", b"x" * 20_000], [b"SET", b"b", b"2"]])
+    with Running(spark, source) as running:
+        running.catch_up()
+    events = source.events()
+    assert content(tidelog_log, topic) == expected([events[0], events[2]], PARTITIONS)
+    assert len([value for rows in log_values(tidelog_log, f"{topic}.dead-letter") for value in rows]) == 1
+
+
+def test_spark_keeps_its_checkpoint_here_whatever_its_own_file_system_is(
+    spark: SparkSession, tidelog_log: Log, tmp_path: Path
+):
+    topic = tidelog_log.topic(PARTITIONS)
+    folder = tmp_path / "50% of a#b c%20d"
+    source = Source(folder, kafka_brokers=tidelog_log.bootstrap, kafka_topic_binlog=topic)
+    source.begin()
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    spark.conf.set("fs.viewfs.mounttable.elsewhere.linkFallback", elsewhere.as_uri())
+    spark.conf.set("fs.defaultFS", "viewfs://elsewhere/")
+    try:
+        source.write(shop(100))
+        with Running(spark, source) as running:
+            running.catch_up()
+        source.write(shop(100, seed=2))
+        with Running(spark, source) as running:
+            running.catch_up()
+    finally:
+        spark.conf.unset("fs.defaultFS")
+        source.close()
+    assert content(tidelog_log, topic) == expected(source.events(), PARTITIONS)
+    assert list(elsewhere.iterdir()) == []
 
 
 @pytest.mark.slow

@@ -15,10 +15,11 @@ import time
 from pathlib import Path
 from typing import Any
 
+from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from tidelog.pikiwi.checkpoint import CheckpointFile, Point, Snapshot
+from tidelog.pikiwi.checkpoint import CheckpointFile, DatabaseCheckpoint, Point, Snapshot
 from tidelog.pikiwi.config import Config
 from tidelog.pikiwi.errors import PikiwiError
 from tidelog.pikiwi.wal import WalGone, WalPoint
@@ -37,6 +38,7 @@ from tidelog.spark.pipeline.generation import (
     Dump,
     Generation,
     GenerationFolder,
+    Step,
     Wait,
     is_over,
     next_step,
@@ -73,6 +75,7 @@ class DatabasePipeline:
         self._tail = open_tail(wal_place(config, database))
         self._look_again_s = 0.0
         self._over = False
+        self._begun_s = 0.0  # the query that runs
 
     def run(self) -> None:
         """Until it is told to stop; raises a PikiwiError when it cannot go on."""
@@ -86,22 +89,42 @@ class DatabasePipeline:
             self._telling.phase = "stopped"
 
     def _attempt(self) -> None:
+        delivering: Generation | None = None
         try:
-            self._one_step()
+            generation = self._folder.load()
+            self._recall(generation)
+            step = next_step(self._file.load(), self._db, generation, place_is_there=self._place_is_there(generation))
+            if isinstance(step, DeliverDump | DeliverBinlog):
+                delivering = generation
+            self._do(step, generation)
         except PipelineStateError:
             raise
-        except (PySparkException, LogSourceError, PikiwiError, OSError) as failure:
-            generation = self._folder.load()
-            if generation is not None and self._is_replaced(generation):
+        except (PySparkException, Py4JError, LogSourceError, PikiwiError, OSError) as failure:
+            if delivering is not None and self._is_replaced(delivering):
                 _log.info("%s %s: the WAL began anew: %s", self._config.source, self._db, query.last_words(failure))
                 return
             self._failed(failure)
 
-    def _one_step(self) -> None:
-        generation = self._folder.load()
-        step = next_step(self._file.load(), self._db, generation, place_is_there=self._place_is_there(generation))
+    def _recall(self, generation: Generation | None) -> None:
+        """How far it is, as files say: that is told before the cluster has answered, or when it never does."""
         telling = self._telling
-        telling.generation = 0 if generation is None else generation.number
+        checkpoint = self._file.load()
+        held = DatabaseCheckpoint() if checkpoint is None else checkpoint.database(self._db)
+        if generation is None:
+            telling.generation, telling.delivered = 0, None if held.ack_cp is None else held.ack_cp.position
+            return
+        place = self._place(generation)
+        telling.generation, telling.delivered, telling.delivered_seq = generation.number, place.position, place.seq
+        total = done = 0
+        if generation.dump is not None and generation.dump == Dump.of(held.snapshot):
+            folder = self._folder.of(generation)
+            total = len(load_plan(folder / "plan.json").ranges)
+            _, offsets = query.committed(folder / "snapshot")
+            done = 0 if offsets is None else offsets[DONE]
+        telling.ranges_done, telling.ranges_total = done, total
+
+    def _do(self, step: Step, generation: Generation | None) -> None:
+        telling = self._telling
         match step:
             case Wait(reason):
                 telling.phase, telling.detail = "waiting", reason
@@ -109,6 +132,7 @@ class DatabasePipeline:
                 self._stop.wait(WAIT_S)
             case Begin(dump):
                 self._begin(generation, dump)
+                telling.moved_s = time.monotonic()
             case DeliverDump(dump):
                 assert generation is not None
                 self._deliver_dump(generation, dump)
@@ -168,8 +192,8 @@ class DatabasePipeline:
 
     def _deliver_dump(self, generation: Generation, dump: Dump) -> None:
         folder = self._folder.of(generation)
-        total = len(load_plan(folder / "plan.json").ranges)
-        self._telling.phase, self._telling.detail, self._telling.ranges_total = "snapshot", "", total
+        self._telling.phase, self._telling.detail = "snapshot", ""
+        total = self._telling.ranges_total
         topic = snapshot_topic(self._config)
         delivery = delivery_to(self._config, topic)
         record, offsets = query.committed(folder / "snapshot")
@@ -188,7 +212,7 @@ class DatabasePipeline:
                     ends=True,
                 ),
                 generation,
-                lambda record, offsets: self._dump_got_on(dump, topic, record, offsets),
+                lambda *commit: self._dump_got_on(dump, topic, *commit),
             )
             record, offsets = query.committed(folder / "snapshot")
             if ended != "complete" or offsets is None or offsets[DONE] < total:
@@ -196,10 +220,11 @@ class DatabasePipeline:
         self._set_snapshot(dump, "done", 0 if record is None else query.counts(record, topic).done)
         _log.info("%s %s: the dump at %s is delivered", self._config.source, self._db, dump.position)
 
-    def _dump_got_on(self, dump: Dump, topic: str, record: CommitRecord, offsets: dict[str, Any]) -> None:
+    def _dump_got_on(self, dump: Dump, topic: str, record: CommitRecord, offsets: dict[str, Any], is_new: bool) -> None:
         telling = self._telling
         telling.ranges_done, telling.snapshot = offsets[DONE], query.counts(record, topic)
-        self._moved()
+        if is_new:
+            self._moved()
         self._set_snapshot(dump, "running", telling.snapshot.done)
 
     def _set_snapshot(self, dump: Dump, state: Any, snapshot_seq: int) -> None:
@@ -226,10 +251,12 @@ class DatabasePipeline:
                 folder / "spark",
             ),
             generation,
-            lambda record, offsets: self._binlog_got_on(generation, topic, record, offsets),
+            lambda *commit: self._binlog_got_on(generation, topic, *commit),
         )
 
-    def _binlog_got_on(self, generation: Generation, topic: str, record: CommitRecord, offsets: dict[str, Any]) -> None:
+    def _binlog_got_on(
+        self, generation: Generation, topic: str, record: CommitRecord, offsets: dict[str, Any], is_new: bool
+    ) -> None:
         place = from_json(offsets)[self._db]
         point = Point(place.seq, place.position)
         checkpoint = self._file.load()
@@ -238,7 +265,8 @@ class DatabasePipeline:
         telling = self._telling
         telling.delivered, telling.delivered_seq = place.position, place.seq
         telling.binlog = query.counts(record, topic)
-        self._moved()
+        if is_new:
+            self._moved()
 
     # --- queries ------------------------------------------------------------------------------------------------------
 
@@ -269,7 +297,7 @@ class DatabasePipeline:
 
     def _run(self, what: Query, generation: Generation, on_commit: Any) -> query.End:
         self._over = False
-        self._telling.moved_s = time.monotonic()
+        self._begun_s = time.monotonic()
         return query.run(self._spark, what, self._stop, lambda: self._is_over(generation), on_commit, self._turn)
 
     def _is_over(self, generation: Generation, *, look: bool = False) -> bool:
@@ -280,22 +308,28 @@ class DatabasePipeline:
         return self._over
 
     def _is_replaced(self, generation: Generation) -> bool:
-        return self._is_over(generation, look=True) or not self._place_is_there(generation)
+        try:
+            return self._is_over(generation, look=True) or not self._place_is_there(generation)
+        except (LogSourceError, PikiwiError, OSError):
+            return False  # nobody can tell: what failed counts as failed
 
     def _turn(self) -> None:
         self._look_at_what_waits()
-        idle_s = self._telling.ack_delay_s(time.monotonic())
+        now_s = time.monotonic()
+        idle_s = min(self._telling.ack_delay_s(now_s), now_s - self._begun_s)
         if idle_s > IDLE_S_MAX:
             raise QueryIdle(f"nothing was delivered for {idle_s:.0f} s, and no error: the query is started anew")
 
     def _look_at_what_waits(self) -> None:
         durable = self._tail.durable()
         telling = self._telling
-        telling.durable_seq = 0 if durable is None else durable.seq
+        if durable is not None:  # else a stream does not answer
+            telling.durable_seq = durable.seq
         if not telling.is_behind:
             telling.moved_s = time.monotonic()
 
     def _moved(self) -> None:
+        """Something was delivered."""
         self._telling.moved_s = time.monotonic()
         self._telling.failures = 0
 
@@ -305,17 +339,16 @@ class DatabasePipeline:
         telling = self._telling
         telling.failures += 1
         words = query.last_words(failure)
-        where = telling.delivered or "the beginning"
         if telling.failures >= FAILURES_MAX:
             raise DeliveryStopped(
-                f"{self._config.source} {self._db}: everything up to {where} is delivered, and then it failed "
+                f"{self._config.source} {self._db}: everything up to {telling.where} is delivered, and then it failed "
                 f"{telling.failures} times in a row: {words}"
             ) from failure
         pause_s = min(PAUSE_S_FIRST * 2 ** (telling.failures - 1), PAUSE_S_MAX)
         telling.phase, telling.detail = "retrying", words
         _log.warning(
             "%s %s: delivery failed behind %s: %s; next try in %.0f s",
-            self._config.source, self._db, where, words, pause_s,
+            self._config.source, self._db, telling.where, words, pause_s,
         )  # fmt: skip
         self._stop.wait(pause_s)
 

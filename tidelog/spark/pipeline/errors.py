@@ -15,6 +15,12 @@ class QueryIdle(PikiwiError):
     exit_status = EXIT_PASSING
 
 
+class SparkUnavailable(PikiwiError):
+    """Spark's JVM does not start, or is not there any more."""
+
+    exit_status = EXIT_PASSING
+
+
 class PipelineStateError(PikiwiError):
     """The pipeline's own files cannot be used."""
 

@@ -16,12 +16,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from py4j.protocol import Py4JNetworkError
 from pyspark.sql import SparkSession
 
 from tidelog.spark import commit_record
 from tidelog.spark.commit_record import CommitRecord
 from tidelog.spark.message_sink import MessageSink
-from tidelog.spark.pipeline.errors import PipelineStateError
+from tidelog.spark.pipeline.errors import PipelineStateError, SparkUnavailable
 from tidelog.spark.pipeline.telling import Counts
 
 POLL_S = 0.1
@@ -31,6 +32,8 @@ _PYTHON_ERROR = re.compile(r"^(?!java|org\.|pyspark)(?:\w+\.)*[A-Z]\w*: (.*\S)",
 _QUERY = "=== Streaming Query ==="  # and what follows in Spark's text is about the query, not what happened to it
 
 End = Literal["stopped", "over", "complete"]
+OnCommit = Callable[[CommitRecord, dict[str, Any], bool], None]
+"""Gets the record, its offsets, and whether the query that runs has made it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,14 +75,30 @@ def run(
     query: Query,
     stop: threading.Event,
     is_over: Callable[[], bool],
-    on_commit: Callable[[CommitRecord, dict[str, Any]], None],
+    on_commit: OnCommit,
     on_turn: Callable[[], None],
 ) -> End:
     """Until it is told to stop, is over (replaced by something else), or complete; raises what it failed with.
 
-    `on_commit` is called for every commit that is seen, the one that was there before too. What `on_turn` raises ends
-    the query.
+    `on_commit` is called for every commit that is seen, and told whether it is this query's: the one that was there
+    before is seen too. What `on_turn` raises ends the query.
     """
+    try:
+        return _run(spark, query, stop, is_over, on_commit, on_turn)
+    except (Py4JNetworkError, ConnectionError) as gone:
+        raise SparkUnavailable("Spark's JVM does not answer: it has ended, or was killed") from gone
+
+
+def _run(
+    spark: SparkSession,
+    query: Query,
+    stop: threading.Event,
+    is_over: Callable[[], bool],
+    on_commit: OnCommit,
+    on_turn: Callable[[], None],
+) -> End:
+    before, _ = committed(query.commits)
+    generation_before = -1 if before is None else before.generation
     shutil.rmtree(query.spark_checkpoint, ignore_errors=True)
     reader = spark.readStream.format(query.source).options(**query.options)
     writer = reader.load().writeStream.format(MessageSink.name()).queryName(query.name).options(
@@ -87,7 +106,7 @@ def run(
             "kafka.bootstrap.servers": query.brokers,
             "kafka.max.request.size": str(query.event_bytes_max),
             "commitLocation": str(query.commits),
-            "checkpointLocation": str(query.spark_checkpoint),
+            "checkpointLocation": f"file://{query.spark_checkpoint}",  # whatever Spark's own file system is
         }
     )  # fmt: skip
     running = (writer.trigger(availableNow=True) if query.ends else writer).start()
@@ -98,7 +117,7 @@ def run(
             record, offsets = committed(query.commits)
             if record is not None and offsets is not None and record.generation != seen:
                 seen = record.generation
-                on_commit(record, offsets)
+                on_commit(record, offsets, record.generation > generation_before)
             on_turn()
             if not active:
                 failure = running.exception()

@@ -56,6 +56,13 @@ class DatabaseTelling:
         """Whether there is something that should be delivered now."""
         return self.phase == "snapshot" or (self.phase != "waiting" and self.to_deliver > 0)
 
+    @property
+    def where(self) -> str:
+        """Up to where everything is delivered."""
+        if self.ranges_done < self.ranges_total:
+            return f"range {self.ranges_done} of {self.ranges_total} of the dump at {self.delivered}"
+        return "the beginning" if self.delivered is None else str(self.delivered)
+
     def ack_delay_s(self, now_s: float) -> float:
         """For how long nothing was delivered although something waits."""
         return max(0.0, now_s - self.moved_s) if self.is_behind else 0.0
@@ -108,7 +115,7 @@ class Telling:
                 what = "ranges of the dump" if each.phase == "snapshot" else f"{each.to_deliver:,} items"
                 warn(
                     f"{self.source_id} {each.name}: nothing was delivered for {late_s:.0f} s and {what} wait, from "
-                    f"{each.delivered or 'the beginning'} on: is the cluster slow?"
+                    f"{each.where} on: is the cluster slow?"
                 )
 
 
