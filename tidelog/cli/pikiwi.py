@@ -264,13 +264,12 @@ def size(count: int | None) -> str:
 
 def _run(config: "Config", options: argparse.Namespace) -> int:
     from tidelog.spark.pipeline.supervisor import RunOptions, run_pipeline
-    from tidelog.spark.session import MASTER_LOCAL
 
     settings = dict(text.partition("=")[::2] for text in options.spark)
     if wrong := [text for text in options.spark if "=" not in text]:
         raise CommandError(f"--spark {wrong[0]}: write key=value")
     chosen = RunOptions(
-        master=options.master or MASTER_LOCAL,
+        master=options.master,
         receiver=None if options.no_receiver else lambda: _started_receiver(options),
         spark={"spark.ui.showConsoleProgress": "false", "spark.log.level": "ERROR", **settings},
         tell_s=config.binlog_progress_interval,

@@ -319,13 +319,13 @@ def _session(name: str, settings: Mapping[str, str], master: str | None = None) 
     """What the JVM says on stderr while it starts is shown only when it does not."""
     from pyspark.errors import PySparkException
 
-    from tidelog.spark.session import MASTER_LOCAL, session
+    from tidelog.spark.session import session
 
     stderr = os.dup(2)
     with tempfile.TemporaryFile() as said:
         os.dup2(said.fileno(), 2)  # the JVM keeps it
         try:
-            return session(name, master or MASTER_LOCAL, settings)
+            return session(name, master, settings)
         except PySparkException as error:
             said.seek(0)
             lines = said.read().decode(errors="replace").strip().splitlines() or [str(error)]

@@ -18,6 +18,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from types import MappingProxyType
 
+from pyspark import SparkConf, SparkContext
 from pyspark.sql import SparkSession
 
 MASTER_LOCAL = "local[*,4]"
@@ -52,13 +53,18 @@ DEFAULTS: Mapping[str, str] = MappingProxyType(
 )
 
 
-def session(name: str, master: str = MASTER_LOCAL, settings: Mapping[str, str] | None = None) -> SparkSession:
-    """A session with the defaults, the sources and sinks registered."""
+def session(name: str, master: str | None = None, settings: Mapping[str, str] | None = None) -> SparkSession:
+    """A session with the defaults, the sources and sinks registered; on this machine, if nobody says otherwise."""
     # Not at the top: the package's own module must be loaded first.
     from tidelog.spark import register  # noqa: PLC0415
 
+    submitted = _submitted()
+    master = master or submitted.get("spark.master", MASTER_LOCAL)
     builder = SparkSession.builder.appName(name).master(master)
-    for key, value in {**DEFAULTS, **(settings or {})}.items():
+    defaults = {key: value for key, value in DEFAULTS.items() if key not in submitted}
+    if submitted.get("spark.submit.pyFiles"):  # workers find the package there; the daemon that forks them does not
+        defaults.pop("spark.python.daemon.module", None)
+    for key, value in {**defaults, **(settings or {})}.items():
         builder = builder.config(key, value)
     if master.startswith("local"):  # the workers run beside this process, so in its environment
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
@@ -69,6 +75,14 @@ def session(name: str, master: str = MASTER_LOCAL, settings: Mapping[str, str] |
         spark = builder.getOrCreate()
     register(spark)
     return spark
+
+
+def _submitted() -> dict[str, str]:
+    """What `spark-submit` was told, if it has started this process."""
+    if "PYSPARK_GATEWAY_PORT" not in os.environ:
+        return {}
+    SparkContext._ensure_initialized()  # the settings are in the JVM
+    return dict(SparkConf().getAll())
 
 
 @contextmanager

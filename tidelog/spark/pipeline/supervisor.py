@@ -10,9 +10,12 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from tidelog.pikiwi.checkpoint import CheckpointFile
@@ -20,10 +23,12 @@ from tidelog.pikiwi.config import Config
 from tidelog.pikiwi.errors import ConfigError
 from tidelog.pikiwi.filter import Filter, read_specs
 from tidelog.spark.pipeline.database import DatabasePipeline, state_folder
+from tidelog.spark.pipeline.errors import SparkUnavailable
 from tidelog.spark.pipeline.metrics import MetricsFile
+from tidelog.spark.pipeline.query import last_words
 from tidelog.spark.pipeline.receiver_process import ReceiverProcess, StartReceiver
 from tidelog.spark.pipeline.telling import Telling
-from tidelog.spark.session import MASTER_LOCAL, session
+from tidelog.spark.session import session
 
 TURN_S = 0.2
 SNAPSHOT_TELL_S = 5.0  # while a dump is delivered, at least so often
@@ -40,7 +45,8 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class RunOptions:
-    master: str = MASTER_LOCAL
+    master: str | None = None
+    """Where tasks run; None: where `spark-submit` was told, else on this machine."""
     receiver: StartReceiver | None = None
     """Starts it; None: it runs elsewhere."""
     spark: Mapping[str, str] = field(default_factory=dict)
@@ -57,18 +63,28 @@ def run_pipeline(config: Config, options: RunOptions, tell: Callable[[Telling], 
     before = {number: signal.signal(number, lambda *_: stop.set()) for number in (signal.SIGINT, signal.SIGTERM)}
     receiver = ReceiverProcess(options.receiver) if options.receiver else None
     try:
-        spark = session(f"tidelog pikiwi {config.source}", options.master, {**JAVA, **options.spark})
+        spark = _started(config, options)
         for number in before:  # Spark has put its own in their place
             signal.signal(number, lambda *_: stop.set())
         try:
             _Watch(spark, config, options, stop, receiver, tell).until_stopped()
         finally:
-            spark.stop()
+            with suppress(Py4JError, OSError):  # its JVM may be what has ended
+                spark.stop()
     finally:
         if receiver is not None:
             receiver.stop()
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+def _started(config: Config, options: RunOptions) -> SparkSession:
+    try:
+        return session(f"tidelog pikiwi {config.source}", options.master, {**JAVA, **options.spark})
+    except (PySparkException, Py4JError) as error:
+        raise SparkUnavailable(
+            f"Spark did not start: {last_words(error)}; it needs Java 17 or later (JAVA_HOME), and its master"
+        ) from error
 
 
 class _Watch:
