@@ -19,9 +19,11 @@ from tidelog.spark import pikiwi_snapshot
 from tidelog.spark.kernel.messages import Delivery
 from tidelog.spark.kernel.snapshot_rows import load_plan, save_plan
 from tidelog.spark.kernel.wal_options import event_rules
+from tidelog.spark.message_sink import MessageSink
 from tidelog.spark.orders import Delivered, DumpOrder
 from tidelog.spark.pipeline import database
 
+from . import faulty, faulty_pipeline
 from .pikiwi_world import LINEAGE, Source, shop
 from .pipeline_world import Running, content, expected
 from .world import Log
@@ -30,6 +32,14 @@ FIXTURES = Path(__file__).parent.parent / "pikiwi" / "fixtures"
 RECORDED = FIXTURES / "dump-4.0.1"
 NOW_MS = 1_700_000_000_000
 PARTITIONS = 3
+STEPS = (
+    faulty.BEFORE_WRITE,
+    faulty.MID_WRITE,
+    faulty.MID_WRITE_ALWAYS,
+    faulty.AFTER_WRITE,
+    faulty.BEFORE_COMMIT,
+    faulty.AFTER_COMMIT,
+)
 
 
 def source_with_dump(folder: Path, log: Log | None = None, uuid: str = "uuid-1", **settings: Any) -> Source:
@@ -138,6 +148,45 @@ def test_the_dump_is_delivered_and_then_the_binlog_that_arrived_meanwhile(
     values = [value for rows in found.values() for _, value in rows]
     assert Counter(values) == Counter(snapshot_values(source, time_of(values)))
     assert (snapshot.state, snapshot.snapshot_seq, snapshot.uuid) == ("done", len(values), "uuid-1")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("at", STEPS)
+def test_a_dump_whose_delivery_dies_at_any_step_goes_on_without_loss_or_repetition(
+    spark: SparkSession, tidelog_log: Log, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: str
+):
+    topics = {
+        "kafka_topic_snapshot": tidelog_log.topic(PARTITIONS),
+        "kafka_topic_binlog": tidelog_log.topic(PARTITIONS),
+    }
+    source = source_with_dump(tmp_path, tidelog_log, **topics)
+    cut_small = pikiwi_snapshot.plan_dump
+    monkeypatch.setattr(
+        database, "plan_dump", lambda folder, config, now_ms, width: cut_small(folder, config, now_ms, 12, 2)
+    )
+    folder = database.state_folder(source.config)
+    folder.mkdir()
+    (folder / "fault").write_text(at)
+    spark.dataSource.register(faulty_pipeline.FaultySink)
+    try:
+        with Running(spark, source) as running:
+            running.until(lambda: running.held().snapshot.state == "done")
+            assert list(folder.glob("died-*")), "the fault did not happen, or in the binlog"
+            running.catch_up()
+            snapshot = running.held().snapshot
+    finally:
+        spark.dataSource.register(MessageSink)
+    source.close()
+    made = load_plan(folder / "db0" / "1" / "plan.json")
+    builder = EventBuilder(EventSettings("db0", source.config.source, LINEAGE))
+    found = content(tidelog_log, topics["kafka_topic_snapshot"])
+    for one in made.ranges:  # ranges are delivered side by side, each in its order
+        events = [builder.snapshot_event(command, made.position, made.ts_ms) for command in read_range(one)]
+        rows = expected([event for event in events if event is not None], PARTITIONS)
+        assert {number: [row for row in found[number] if row in rows[number]] for number in found} == rows
+    count = sum(len(rows) for rows in found.values())
+    assert count == len(snapshot_values(source, made.ts_ms)) == snapshot.snapshot_seq
+    assert content(tidelog_log, topics["kafka_topic_binlog"]) == expected(source.events(), PARTITIONS)
 
 
 @pytest.mark.slow
