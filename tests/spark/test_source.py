@@ -1,5 +1,6 @@
 """Batch reads and writes through Spark, and the official connector beside ours: the same rows, both ways."""
 
+import json
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -15,8 +16,10 @@ from pyspark.testing import assertDataFrameEqual, assertSchemaEqual
 
 from tests.e2e.clients.environments import Unavailable
 from tidelog.spark.kernel.decode import RAW_SCHEMA, RECORD_SCHEMA, Place, decode_records
+from tidelog.spark.kernel.event_rows import EVENT_SCHEMA, TYPED_SCHEMA
 
 from .jars import connector_jars
+from .pikiwi_world import Source, shop
 from .world import Log, numbered
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("spark")]  # one session is enough
@@ -54,7 +57,7 @@ def offsets(rows: DataFrame) -> dict[int, list[int]]:
     return {partition: sorted(found[partition]) for partition in sorted(found)}
 
 
-@pytest.mark.parametrize("schema", [RECORD_SCHEMA, RAW_SCHEMA])
+@pytest.mark.parametrize("schema", [RECORD_SCHEMA, RAW_SCHEMA, EVENT_SCHEMA, TYPED_SCHEMA])
 def test_arrow_schemas_are_those_that_spark_demands(schema: Any):
     assert to_arrow_schema(from_arrow_schema(schema), timezone="UTC") == schema
 
@@ -185,3 +188,60 @@ def test_the_official_connector_streams_through_the_log(
     assert tidelog_log.values(copied) == tidelog_log.values(filled)
     wanted = {"kafka.bootstrap.servers": tidelog_log.bootstrap, "subscribe": filled, "startingOffsets": "latest"}
     assert spark.readStream.format("tidelog").options(**wanted).load().isStreaming
+
+
+def streamed(rows: DataFrame, spark: SparkSession, checkpoint: Path) -> DataFrame:
+    """All that a stream gives until it has caught up."""
+    name = f"streamed_{checkpoint.name}"
+    writer = rows.writeStream.format("memory").queryName(name).option("checkpointLocation", str(checkpoint))
+    query = writer.trigger(availableNow=True).start()
+    try:
+        assert query.awaitTermination(120)
+    finally:
+        query.stop()
+    return spark.table(name)
+
+
+def test_the_official_connector_streams_the_same_rows_and_logs_the_same_offsets(
+    spark: SparkSession, tidelog_log: Log, filled: str, official: str, tmp_path: Path
+):
+    options = {"kafka.bootstrap.servers": tidelog_log.bootstrap, "subscribe": filled, "startingOffsets": "earliest"}
+    options |= {"includeHeaders": "true", "maxOffsetsPerTrigger": "50"}
+    found = {
+        form: streamed(spark.readStream.format(form).options(**options).load(), spark, tmp_path / form)
+        for form in ("tidelog", official)
+    }
+    assertSchemaEqual(found["tidelog"].schema, found[official].schema)
+    assert found["tidelog"].count() == ROWS
+    assertDataFrameEqual(found["tidelog"], found[official])
+    logs = {form: (tmp_path / form / "offsets").glob("[0-9]*") for form in found}
+    ends = {form: [json.loads(path.read_text().splitlines()[-1]) for path in sorted(logs[form])] for form in found}
+    assert ends["tidelog"] == ends[official]
+
+
+def test_a_topic_of_events_is_read_as_events_or_typed_in_batches_and_streams(
+    spark: SparkSession, tidelog_log: Log, tmp_path: Path
+):
+    source = Source(tmp_path)
+    source.begin()
+    source.write(shop(200))
+    source.close()
+    events = source.events()
+    topic = tidelog_log.topic(1)
+    rows = spark.createDataFrame([(event.key, event.value) for event in events], "key BINARY, value BINARY").coalesce(1)
+    write(rows, tidelog_log, topic)
+    options = {"kafka.bootstrap.servers": tidelog_log.bootstrap, "subscribe": topic, "startingOffsets": "earliest"}
+    found = {}
+    for decode in ("event", "typed"):
+        batch = read(spark, tidelog_log, **options, decode=decode).orderBy("recordOffset").collect()
+        stream = spark.readStream.format("tidelog").options(**options, decode=decode).load()
+        assert streamed(stream, spark, tmp_path / decode).orderBy("recordOffset").collect() == batch
+        assert [(row.db, row.filenum, row.offset) for row in batch] == [
+            ("db0", *position) for position, _ in source.written["db0"]
+        ]
+        found[decode] = batch
+    assert [(bytes(row.key), bytes(row.value)) for row in found["event"]] == [
+        (event.key, event.value) for event in events
+    ]
+    ops = [json.loads(event.value)["op"] for event in events]
+    assert [(row.op, bytes(row.args[0]).lower().decode()) for row in found["typed"]] == [(op, op) for op in ops]
