@@ -29,6 +29,7 @@ def test_the_whole_story_is_told_and_everything_is_there(tmp_path: Path) -> None
     assert "table equals source: yes" in told.stdout
     assert "history equals what was acknowledged: yes, 60,000 records" in told.stdout
     assert " 0 bytes of it through a node" in told.stdout
+    assert "all of it took " in told.stdout
 
 
 def test_without_the_clone_it_says_what_is_missing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -39,6 +40,12 @@ def test_without_the_clone_it_says_what_is_missing(monkeypatch: pytest.MonkeyPat
 def test_without_spark_it_says_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(demo_pipeline, "WANTED", ("json", "no_such_package_at_all"))
     assert demo_pipeline.what_is_missing().startswith("no_such_package_at_all not installed")
+
+
+def test_without_java_it_says_what_is_missing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(demo_pipeline, "WANTED", ())
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    assert "Spark needs Java" in demo_pipeline.what_is_missing()
 
 
 def test_a_good_outcome_is_shown(capsys: pytest.CaptureFixture[str]) -> None:

@@ -55,6 +55,7 @@ def run(options: argparse.Namespace) -> int:
     from tidelog.cli import demo_history
     from tidelog.cli.embedded import EmbeddedCluster
 
+    begun = time.monotonic()
     folder = options.dir or tempfile.mkdtemp(prefix="tidelog-demo-")
     tiered = demo_history.is_there()
     try:
@@ -73,7 +74,7 @@ def run(options: argparse.Namespace) -> int:
         try:
             writing = _tell(cluster, demo_history.TOPIC_SETTINGS if tiered else {})
             if not options.log_only:
-                _tell_of_pipeline(cluster, Path(folder), writing, tiered=tiered, stay=not options.exit)
+                _tell_of_pipeline(cluster, Path(folder), writing, begun, tiered=tiered, stay=not options.exit)
             elif not options.exit:
                 _stay(cluster)
         except KeyboardInterrupt:
@@ -122,7 +123,7 @@ def _list(nodes: Any) -> str:
 
 
 def _tell_of_pipeline(
-    cluster: "EmbeddedCluster", folder: Path, writing: "_Writing", *, tiered: bool, stay: bool
+    cluster: "EmbeddedCluster", folder: Path, writing: "_Writing", begun_s: float, *, tiered: bool, stay: bool
 ) -> None:
     from tidelog.cli import demo_history, demo_pipeline
 
@@ -149,6 +150,7 @@ def _tell_of_pipeline(
             demo_history.show(history, demo_history.summed(written))
         else:
             print("history in an object store is not shown: obstore is not installed, `make setup` does it", flush=True)
+        print(f"all of it took {time.monotonic() - begun_s:.0f} s", flush=True)
         if stay:
             print(f"try: {story.to_try}")
             _stay(cluster)

@@ -9,6 +9,8 @@ The sample master and the comparison are part of the tests, so this half needs a
 
 import importlib.util
 import json
+import os
+import shutil
 import sys
 import time
 from collections.abc import Callable
@@ -66,7 +68,12 @@ def what_is_missing() -> str:
     if not (ROOT / MASTER.replace(".", "/")).with_suffix(".py").exists():
         return "its sample master is part of the tests: run `make demo` in a clone of the repository"
     missing = [name for name in WANTED if importlib.util.find_spec(name) is None]
-    return f"{', '.join(missing)} not installed: `make setup` does it" if missing else ""
+    if missing:
+        return f"{', '.join(missing)} not installed: `make setup` does it"
+    home = os.environ.get("JAVA_HOME")
+    if shutil.which("java", path=None if home is None else str(Path(home) / "bin")) is None:
+        return "Spark needs Java 17 or later: install it, or set JAVA_HOME"
+    return ""
 
 
 def show(outcome: Outcome, outage_ms: float) -> None:
@@ -78,7 +85,7 @@ def show(outcome: Outcome, outage_ms: float) -> None:
     print(f"  lost              {outcome.lost:>9,}")
     print(f"  duplicated        {outcome.duplicated:>9,}")
     print(f"  out of order      {outcome.disordered:>9,}")
-    print(f"  leader change     {outage_ms:>9,.0f}   ms until what the killed node led took the next record")
+    print(f"  leader change     {outage_ms:>9,.0f}   ms until what the first killed node led took the next record")
     print(f"  table equals source: {same}, {outcome.keys:,} keys compared one by one", flush=True)
     if not outcome.right:
         raise CommandError("; ".join(["what came out is not what went in", *outcome.differences]))
