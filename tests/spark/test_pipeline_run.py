@@ -114,6 +114,9 @@ class Run:
 
     def end(self, number: int) -> int:
         self.process.send_signal(number)
+        return self.ended()
+
+    def ended(self) -> int:
         status = self.process.wait(WAIT_S_MAX)
         self._log.close()
         return status
@@ -192,6 +195,25 @@ def test_a_source_is_delivered_over_a_kill_and_stops_cleanly(master: MasterThrea
     assert checkpoint.database("db0").snapshot.snapshot_seq == len(values)
     lines = [json.loads(line) for line in (tmp_path / "run.log").read_text().splitlines() if line.startswith("{")]
     assert lines[-1]["databases"]["db0"]["binlog"]["ack_position"] == str(end)
+
+
+@pytest.mark.long
+def test_a_jvm_that_is_killed_ends_it_with_the_position(master: MasterThread, tidelog_log: Log, tmp_path: Path):
+    config = settings(tmp_path, master, tidelog_log)
+    run = Run(config, tmp_path)
+    try:
+        end = master.execute(shop(100))
+        until(tmp_path, run, f"127.0.0.1:{master.master.port}", is_delivered(end))
+        [java] = [pid for pid in run.children() if Path(f"/proc/{pid}/comm").read_text() == "java\n"]
+        os.kill(java, signal.SIGKILL)
+        assert run.ended() == 1
+    finally:
+        if run.process.poll() is None:
+            run.end(signal.SIGKILL)
+    said = (tmp_path / "run.log").read_text(errors="replace")
+    last = [line for line in said.splitlines() if not line.startswith("{")][-1]
+    assert last.startswith(f"tidelog: 127.0.0.1:{master.master.port} db0: everything up to {end} is delivered")
+    assert "5 times in a row: Spark's JVM does not answer" in last
 
 
 def test_a_wrong_setting_ends_it_with_its_own_status(tmp_path: Path):
