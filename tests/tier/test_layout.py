@@ -1,8 +1,10 @@
 """Names, index objects and manifests; and what of a local segment goes into them."""
 
+import json
 from uuid import UUID
 
 import pytest
+from crc32c import crc32c
 
 from tests.tier.segments import LocalLog, remote
 from tidelog.raft.log import EntryKind
@@ -124,6 +126,45 @@ def test_a_damaged_manifest_is_noticed() -> None:
     content = StreamManifest("cluster", PLACE, 4, {}, 1, ()).encode()
     with pytest.raises(ObjectDamagedError):
         StreamManifest.decode(content.replace(b"cluster", b"cIuster", 1))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"topic": None},
+        {"topic": 7},
+        {"cluster_id": ["c"]},
+        {"topic_id": 5},
+        {"partition": "0"},
+        {"partitions": 1 << 40},
+        {"start_offset": None},
+        {"start_offset": 1 << 63},
+        {"configs": {"retention.ms": 7}},
+        {"configs": []},
+        {"segments": 3},
+        {"segments": [{"id": "x"}]},
+    ],
+)
+def test_a_manifest_of_an_unknown_form_is_named_as_such(change: dict[str, object]) -> None:
+    """As another version may write one: with a checksum that is right."""
+    line = StreamManifest("cluster", PLACE, 4, {}, 1, ()).encode().partition(b"\n")[0]
+    value = {key: content for key, content in (json.loads(line) | change).items() if content is not None}
+    for other in (json.dumps(value), json.dumps([value]), "{" * 9):
+        content = other.encode()
+        with pytest.raises(LayoutError):
+            StreamManifest.decode(b"%s\n%08x\n" % (content, crc32c(content)))
+
+
+@pytest.mark.parametrize(
+    "change", [{"size": None}, {"last_offset": 1.5}, {"node": 1 << 31}, {"epochs": [[1, "0"]]}, {"epochs": []}]
+)
+def test_a_manifest_with_a_segment_of_an_unknown_form_is_named_as_such(change: dict[str, object]) -> None:
+    whole = StreamManifest("cluster", PLACE, 4, {}, 1, (remote(0, 9, state=SegmentState.COPY_FINISHED),))
+    value = json.loads(whole.encode().partition(b"\n")[0])
+    value["segments"][0] |= change
+    content = json.dumps(value).encode()
+    with pytest.raises(LayoutError):
+        StreamManifest.decode(b"%s\n%08x\n" % (content, crc32c(content)))
 
 
 # Images

@@ -133,13 +133,14 @@ class ObjectName:
 
     base_offset: int
     segment: UUID
-    kind: str
+    kind: str  # with `#` and a number behind it: begun in a folder, and not, or never, finished
 
     @classmethod
     def parse(cls, name: str) -> "ObjectName | None":
         """None when it is no object of a segment."""
         stem, dot, kind = name.rsplit("/", 1)[-1].rpartition(".")
-        if not dot or kind not in (LOG, INDEXES) or len(stem) != 43 or stem[20] != "-" or not stem[:20].isdecimal():
+        known = dot and kind.partition("#")[0] in (LOG, INDEXES)
+        if not known or len(stem) != 43 or stem[20] != "-" or not stem[:20].isdecimal():
             return None
         try:
             return cls(int(stem[:20]), id_of(stem[21:]), kind)
@@ -251,7 +252,7 @@ class PackedIndex:
                 parts[Section.PRODUCER_SNAPSHOT], _decode_epochs(parts[Section.LEADER_EPOCH]), chunk_bytes,
                 tuple(chunks), parts[Section.SEAL], about,
             )  # fmt: skip
-        except (KeyError, ValueError, struct.error) as error:
+        except (KeyError, TypeError, ValueError, struct.error) as error:
             raise LayoutError(f"an index object of an unknown form: {error!r}") from None
 
 
@@ -269,10 +270,13 @@ def about_segment(place: StreamPlace, segment: RemoteSegment) -> dict[str, Any]:
 def segment_of(index: PackedIndex) -> RemoteSegment:
     """The segment that an index object describes, readable."""
     about = index.about
-    return RemoteSegment(
-        id_of(about["segment_id"]), index.base_offset, about["last_offset"], index.size, about["newest_timestamp"],
-        index.epochs, -1, 0, SegmentState.COPY_FINISHED,
-    )  # fmt: skip
+    try:
+        return RemoteSegment(
+            id_of(about["segment_id"]), _whole(index.base_offset, 62), _whole(about["last_offset"], 62),
+            _whole(index.size), _whole(about["newest_timestamp"]), index.epochs, -1, 0, SegmentState.COPY_FINISHED,
+        )  # fmt: skip
+    except (KeyError, TypeError, ValueError) as error:
+        raise LayoutError(f"an index object of an unknown form: {error!r}") from None
 
 
 def encode_offset_row(offset_delta: int, position: int) -> bytes:
@@ -354,19 +358,45 @@ class StreamManifest:
         line, _, rest = content.partition(b"\n")
         if rest != b"%08x\n" % crc32c(line):
             raise ObjectDamagedError("a manifest whose checksum does not fit")
-        value = json.loads(line)
+        try:
+            return cls._of(json.loads(line))
+        except (
+            AttributeError,
+            KeyError,
+            TypeError,
+            ValueError,
+        ) as error:  # the checksum is right all the same
+            raise LayoutError(f"a manifest of an unknown form: {error!r}") from None
+
+    @classmethod
+    def _of(cls, value: Any) -> "StreamManifest":
         if value.get("format") != MANIFEST_FORMAT:
             raise LayoutError(f"a manifest of format {value.get('format')}; this version reads {MANIFEST_FORMAT}")
-        place = StreamPlace(value["topic"], id_of(value["topic_id"]), value["partition"])
+        place = StreamPlace(_text(value["topic"]), id_of(_text(value["topic_id"])), _whole(value["partition"], 31))
         segments = tuple(
             RemoteSegment(
-                id_of(each["id"]), each["base_offset"], each["last_offset"], each["size"], each["newest_timestamp"],
-                tuple((epoch, first) for epoch, first in each["epochs"]), each["node"], each["event_ms"],
-                SegmentState.COPY_FINISHED,
+                id_of(each["id"]), _whole(each["base_offset"], 62), _whole(each["last_offset"], 62),
+                _whole(each["size"]), _whole(each["newest_timestamp"]),
+                tuple((_whole(epoch, 31), _whole(first, 62)) for epoch, first in each["epochs"]),
+                _whole(each["node"], 31), _whole(each["event_ms"]), SegmentState.COPY_FINISHED,
             )
             for each in value["segments"]
         )  # fmt: skip
+        configs = {_text(name): _text(setting) for name, setting in value["configs"].items()}
         return cls(
-            value["cluster_id"], place, value["start_offset"], value["configs"], value["partitions"], segments,
-            value.get("deleted", False),
+            _text(value["cluster_id"]), place, _whole(value["start_offset"], 62), configs,
+            _whole(value["partitions"], 31), segments, bool(value.get("deleted", False)),
         )  # fmt: skip
+
+
+def _whole(value: object, bits: int = 63) -> int:
+    """A number that others wrote, if it fits where such numbers go: offsets leave room for the one behind them."""
+    if not isinstance(value, int) or not -(1 << bits) <= value < 1 << bits:
+        raise ValueError(f"{value!r} is no number of {bits} bits")
+    return value
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"{value!r} is no text")
+    return value
