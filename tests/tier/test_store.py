@@ -4,10 +4,12 @@ import asyncio
 import random
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
+from typing import cast
 
 import pytest
 
 from tests.tier.s3 import BUCKET, Fault, FaultProxy, s3_options, s3_server
+from tidelog.tier.backends import Backend, StoredObject
 from tidelog.tier.errors import (
     LayoutError,
     ObjectMissingError,
@@ -153,6 +155,54 @@ async def test_what_is_put_slowly_on_purpose_is_not_given_up(tmp_path: Path) -> 
     store = open_store(f"file://{tmp_path}", {}, patience, random.Random(1))
     await store.put_parts("a", slow)
     assert len(await store.read_all("a")) == 40
+
+
+class Pages:
+    """A store of which only listing and deleting is used."""
+
+    def __init__(self, page_s: float = 0.0) -> None:
+        self._page_s = page_s
+        self.deleting = 0
+        self.many_deleting = asyncio.Event()
+
+    async def pages(self, _prefix: str) -> AsyncIterator[list[StoredObject]]:
+        for number in range(4):
+            await asyncio.sleep(self._page_s)
+            yield [StoredObject(f"{number}", 1, 0)]
+
+    async def delete(self, name: str) -> None:
+        if name == "never":
+            raise StoreUnavailableError("refused")
+        self.deleting += 1
+        if self.deleting == 3:
+            self.many_deleting.set()
+        await self.many_deleting.wait()
+
+    def kind_of(self, _error: BaseException) -> None:
+        return None
+
+
+async def test_a_listing_of_many_pages_has_time_for_each(tmp_path: Path) -> None:
+    patience = Patience(call_s=0.05, tries_max=1)
+    store = RetriedStore(cast(Backend, Pages(page_s=0.02)), patience, random.Random(1))
+    assert [each.name for each in await store.objects("")] == ["0", "1", "2", "3"]
+
+
+async def test_many_objects_are_deleted_at_a_time_and_one_that_cannot_be_keeps_no_other() -> None:
+    backend = Pages()
+    store = RetriedStore(cast(Backend, backend), Patience(tries_max=1), random.Random(1))
+    with pytest.raises(StoreUnavailableError):
+        await store.delete(["never", "a", "b", "c"])
+    assert backend.deleting == 3
+
+
+async def test_what_was_begun_in_a_folder_and_never_finished_is_listed_and_deleted(tmp_path: Path) -> None:
+    store = open_store(f"file://{tmp_path}", {}, QUICK, random.Random(1))
+    await store.put("t/0/a.log", b"whole")
+    (tmp_path / "t/0/b.log#1").write_bytes(b"half")
+    assert [(each.name, each.size) for each in await store.objects("t/")] == [("t/0/a.log", 5), ("t/0/b.log#1", 4)]
+    await store.delete(["t/0/b.log#1", "t/0/c.log#1"])
+    assert [each.name for each in await store.objects("")] == ["t/0/a.log"]
 
 
 async def test_an_upload_that_hangs_is_given_up(s3_port: int) -> None:

@@ -9,6 +9,7 @@ itself, with syncs.
 import asyncio
 import contextlib
 import os
+import re
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -26,6 +27,7 @@ from tidelog.tier.errors import ObjectMissingError, StoreError, StoreRefusedErro
 
 PART_BYTES = 8 << 20  # of an upload in parts; S3 takes at most 10,000 of them
 PARTS_AT_ONCE = 2
+_UNFINISHED = re.compile(r"#\d+$")  # behind the name of a file that the library is writing in a folder
 
 Buffer = bytes | bytearray | memoryview
 
@@ -52,7 +54,9 @@ class Backend(Protocol):
         """It may raise when there is no such object."""
         ...
 
-    async def objects(self, prefix: str) -> list[StoredObject]: ...
+    def pages(self, prefix: str) -> AsyncIterator[list[StoredObject]]:
+        """Everything below a folder, also what was begun and never finished, some at a time."""
+        ...
 
     async def folders(self, prefix: str) -> list[str]: ...
 
@@ -89,15 +93,21 @@ class ObstoreBackend:
 
     async def delete(self, name: str) -> None:
         with contextlib.suppress(FileNotFoundError):
-            await obstore.delete_async(self._store, self._prefix + name)
+            if self._root is not None and _UNFINISHED.search(name):
+                os.unlink(os.path.join(self._root, name))
+            else:
+                await obstore.delete_async(self._store, self._prefix + name)
 
-    async def objects(self, prefix: str) -> list[StoredObject]:
-        found: list[StoredObject] = []
+    async def pages(self, prefix: str) -> AsyncIterator[list[StoredObject]]:
         async for page in obstore.list(self._store, (self._prefix + prefix).rstrip("/") or None):
-            for item in page:
-                name = item["path"].removeprefix(self._prefix)
-                found.append(StoredObject(name, item["size"], int(item["last_modified"].timestamp() * 1000)))
-        return found
+            yield [
+                StoredObject(
+                    item["path"].removeprefix(self._prefix), item["size"], int(item["last_modified"].timestamp() * 1000)
+                )
+                for item in page
+            ]
+        if self._root is not None:
+            yield await asyncio.get_running_loop().run_in_executor(None, _unfinished, self._root, prefix)
 
     async def folders(self, prefix: str) -> list[str]:
         answer = await obstore.list_with_delimiter_async(self._store, (self._prefix + prefix).rstrip("/") or None)
@@ -118,6 +128,17 @@ class ObstoreBackend:
         if self._root is not None:
             path = os.path.join(self._root, name)
             await asyncio.get_running_loop().run_in_executor(None, _sync_with_folders, self._root, path)
+
+
+def _unfinished(root: str, prefix: str) -> list[StoredObject]:
+    """What was begun below a folder and is not, or never will be, renamed to its name: the library does not list it."""
+    found: list[StoredObject] = []
+    for place, _, names in os.walk(os.path.join(root, prefix)):
+        for path in (os.path.join(place, name) for name in names if _UNFINISHED.search(name)):
+            with contextlib.suppress(FileNotFoundError):  # finished meanwhile
+                about = os.stat(path)
+                found.append(StoredObject(os.path.relpath(path, root), about.st_size, int(about.st_mtime * 1000)))
+    return found
 
 
 def _sync_with_folders(root: str, path: str) -> None:

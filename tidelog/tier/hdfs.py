@@ -15,7 +15,8 @@ from tidelog.tier.backends import Buffer, StoredObject
 from tidelog.tier.errors import LayoutError, ObjectMissingError, StoreError, StoreRefusedError, StoreUnavailableError
 
 UNFINISHED = ".tidelog-unfinished"
-"""Where objects are written before they are renamed; not the name of any topic's folder."""
+"""Where objects are written before they are renamed; not the name of any topic's folder. What is broken off stays there
+until `tidelog tier scrub` is told to remove the folder."""
 
 _THEIRS: tuple[type[Exception], ...] = tuple(  # they have no base
     found for found in vars(theirs).values() if isinstance(found, type) and issubclass(found, Exception)
@@ -68,25 +69,20 @@ class OpendalBackend:
     async def delete(self, name: str) -> None:
         await self._operator.delete(name)
 
-    async def objects(self, prefix: str) -> list[StoredObject]:
-        found: list[StoredObject] = []
+    async def pages(self, prefix: str) -> AsyncIterator[list[StoredObject]]:
         async for entry in await self._operator.list(prefix, recursive=True):
-            if not entry.path.endswith("/") and not entry.path.startswith(UNFINISHED):
+            if not entry.path.endswith("/"):
                 about = await self._operator.stat(entry.path)
                 modified = about.last_modified
-                found.append(
-                    StoredObject(
-                        entry.path, about.content_length, 0 if modified is None else int(modified.timestamp() * 1000)
-                    )
-                )
-        return found
+                modified_ms = 0 if modified is None else int(modified.timestamp() * 1000)
+                yield [StoredObject(entry.path, about.content_length, modified_ms)]
 
     async def folders(self, prefix: str) -> list[str]:
         """Those with something in them: HDFS keeps empty ones, which other stores do not know."""
         found: list[str] = []
         async for entry in await self._operator.list(prefix):
             name = entry.path.removeprefix(prefix).strip("/")
-            if entry.path.endswith("/") and name and name != UNFINISHED and await self._has_object(entry.path):
+            if entry.path.endswith("/") and name and await self._has_object(entry.path):
                 found.append(name)
         return found
 

@@ -37,6 +37,8 @@ _T = TypeVar("_T")
 
 SCHEMES = ("file", "s3", "s3a", "gs", "az", "azure", "abfs", "abfss", "webhdfs")
 
+DELETES_AT_ONCE = 16
+
 Parts = Callable[[], AsyncIterator[Buffer]]
 """Makes the content anew for each try."""
 
@@ -129,13 +131,30 @@ class RetriedStore:
         return await self._tried(f"read {name}", lambda: self._backend.read_all(name), 0)
 
     async def delete(self, names: Sequence[str]) -> None:
-        for name in names:
-            with contextlib.suppress(ObjectMissingError):  # it is not there: that is what was asked for
-                await self._tried(f"delete {name}", lambda name=name: self._backend.delete(name), 0)
+        rest = iter(names)
+
+        async def delete_some() -> None:
+            for name in rest:
+                with contextlib.suppress(ObjectMissingError):  # it is not there: that is what was asked for
+                    await self._tried(f"delete {name}", lambda name=name: self._backend.delete(name), 0)
+
+        at_once = min(DELETES_AT_ONCE, len(names))
+        for outcome in await asyncio.gather(*(delete_some() for _ in range(at_once)), return_exceptions=True):
+            if outcome is not None:
+                raise outcome
 
     async def objects(self, prefix: str) -> list[StoredObject]:
-        found = await self._tried(f"list {prefix}", lambda: self._backend.objects(prefix), 0)
-        return sorted(found, key=lambda each: each.name)
+        loop, page_s = asyncio.get_running_loop(), self._patience.deadline_s(0)
+
+        async def once() -> list[StoredObject]:
+            found: list[StoredObject] = []
+            async with asyncio.timeout(page_s) as clock:  # for each page: however many there are, it comes to an end
+                async for page in self._backend.pages(prefix):
+                    found += page
+                    clock.reschedule(loop.time() + page_s)
+            return found
+
+        return sorted(await self._tried(f"list {prefix}", once, None), key=lambda each: each.name)
 
     async def folders(self, prefix: str) -> list[str]:
         return sorted(await self._tried(f"list folders of {prefix}", lambda: self._backend.folders(prefix), 0))
