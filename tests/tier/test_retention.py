@@ -102,10 +102,17 @@ def test_overdue_is_what_retention_would_delete_if_it_were_copied() -> None:
         ("-1 with no local bound has nothing to wait for", Retention(-1, -1, -1, -1, -1, -1), 0, True),
         ("-1 by the total when local is -2", Retention(50, -1, lag_ms=-1, lag_bytes=-1), 0, True),
         ("either is enough: bytes 0 is at once", Retention(-1, -1, lag_ms=500, lag_bytes=0), 0, True),
+        ("one of the two, and no bound for the other", Retention(-1, -1, lag_ms=500, lag_bytes=-1), 0, False),
+        ("one of the two, and local retention by the other", Retention(-1, -1, -1, 3_500, 500, -1), 0, True),
     ],
 )
 def test_when_a_closed_segment_may_be_copied(why: str, bounds: Retention, number: int, expected: bool) -> None:
     assert may_copy(locals_(0, 900, 910, 920, 930), number, bounds, NOW) is expected, why
+
+
+def test_what_has_no_time_is_not_waited_for_until_it_is_old() -> None:
+    assert may_copy(locals_(0, -1, -1, 930), 1, Retention(-1, -1, lag_ms=500, lag_bytes=-1), NOW)
+    assert not may_copy(locals_(0, -1, 910, 930), 1, Retention(-1, -1, lag_ms=500, lag_bytes=-1), NOW)
 
 
 @pytest.mark.parametrize(

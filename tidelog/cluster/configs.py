@@ -16,6 +16,8 @@ NAME_LENGTH_MAX = 249
 TYPED_MAX = 256  # sets of settings that are kept as `TopicConfig`
 """As long as a topic's name may be."""
 ATTACHED = "remote.log.attached"
+COPY_LAG_MS, COPY_LAG_BYTES = "remote.copy.lag.ms", "remote.copy.lag.bytes"
+AS_LATE_AS_POSSIBLE = "-1"
 _TOPIC_FOLDER = re.compile(r"[a-zA-Z0-9._-]{1,249}-[a-zA-Z0-9_-]{22}")
 
 
@@ -113,12 +115,14 @@ TOPIC_CONFIGS: dict[str, ConfigKey] = {
             "kept for tools that set it; a record is acknowledged when a majority has it on disk, whatever this says",
         ),
         ConfigKey(
-            "remote.copy.lag.bytes", ConfigKind.LONG, "0", _whole(-1, INT64_MAX),
-            "a closed segment is copied when so much lies from its beginning on; 0: at once, -1: as late as possible",
+            COPY_LAG_BYTES, ConfigKind.LONG, "0", _whole(-1, INT64_MAX),
+            "a closed segment is copied when so much lies from its beginning on; 0: at once, -1: as late as local "
+            "retention allows, which is meant too when only remote.copy.lag.ms is set",
         ),
         ConfigKey(
-            "remote.copy.lag.ms", ConfigKind.LONG, "0", _whole(-1, INT64_MAX),
-            "a closed segment is copied when it is so old; 0: at once, -1: as late as local retention allows",
+            COPY_LAG_MS, ConfigKind.LONG, "0", _whole(-1, INT64_MAX),
+            "a closed segment is copied when it is so old; 0: at once, -1: as late as local retention allows, which is "
+            "meant too when only remote.copy.lag.bytes is set",
         ),
         ConfigKey(
             ATTACHED, ConfigKind.STRING, "", _stream_folder,
@@ -185,14 +189,18 @@ def check_tiering(configs: Mapping[str, str], before: Mapping[str, str] | None, 
         raise InvalidConfigError(f"{ATTACHED}: the nodes have no store (remote.log.storage.system.enable)")
     if new.attached and new.remote:
         raise InvalidConfigError(f"{ATTACHED}: such a topic is in the store already; leave remote.storage.enable alone")
-    for name, local, total in (
-        ("local.retention.ms", new.local_retention_ms, new.retention_ms),
-        ("local.retention.bytes", new.local_retention_bytes, new.retention_bytes),
+    for name, local, total, lag in (
+        ("local.retention.ms", new.local_retention_ms, new.retention_ms, new.copy_lag_ms),
+        ("local.retention.bytes", new.local_retention_bytes, new.retention_bytes, new.copy_lag_bytes),
     ):
         if local != -2 and total >= 0 and not 0 <= local <= total:
             raise InvalidConfigError(f"{name} is {local}; it must not be more than {name[6:]}, which is {total}")
         if new.remote and not new.remote_copy and local not in (-2, total):
             raise InvalidConfigError(f"{name}: with remote.log.copy.disable it must be -2 or as {name[6:]}")
+        on_disk = total if local == -2 else local
+        if new.remote and 0 <= on_disk < lag:
+            unit = name.rpartition(".")[2]
+            raise InvalidConfigError(f"remote.copy.lag.{unit} is {lag}; what stays on disk is bounded by {on_disk}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,6 +235,10 @@ def _typed(configs: tuple[tuple[str, str], ...]) -> TopicConfig:
     """Most topics have one of few sets of settings, and every change of a stream asks for its topic's."""
     given = dict(configs)
 
+    for one, other in ((COPY_LAG_MS, COPY_LAG_BYTES), (COPY_LAG_BYTES, COPY_LAG_MS)):
+        if one in given:  # either is enough to copy: one that is not set must not undo the other
+            given.setdefault(other, AS_LATE_AS_POSSIBLE)
+
     def value(name: str) -> str:
         return given.get(name, TOPIC_CONFIGS[name].default)
 
@@ -242,7 +254,7 @@ def _typed(configs: tuple[tuple[str, str], ...]) -> TopicConfig:
         remote_delete_on_disable=value("remote.log.delete.on.disable") == "true",
         local_retention_bytes=int(value("local.retention.bytes")),
         local_retention_ms=int(value("local.retention.ms")),
-        copy_lag_bytes=int(value("remote.copy.lag.bytes")),
-        copy_lag_ms=int(value("remote.copy.lag.ms")),
+        copy_lag_bytes=int(value(COPY_LAG_BYTES)),
+        copy_lag_ms=int(value(COPY_LAG_MS)),
         attached=value(ATTACHED),
     )

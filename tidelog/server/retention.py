@@ -33,6 +33,8 @@ class Retention:
     def __init__(self, broker: "Broker") -> None:
         self._broker = broker
         self._task: asyncio.Task[None] | None = None
+        self._timeless: dict[int, tuple[int, int]] = {}
+        """By stream: the beginning of an active segment whose records have no time, and when it was first seen."""
 
     def start(self) -> None:
         self._task = run_in_background(self._run(), self._broker.node.fail)
@@ -49,6 +51,8 @@ class Retention:
                     await asyncio.sleep(0)
                 if not replica.internal and self._broker.state.partition_of(replica.stream) is not None:
                     self.look(replica)
+            for stream in self._timeless.keys() - self._broker.node.replicas.keys():  # no longer here
+                del self._timeless[stream]
 
     def look(self, replica: Replica) -> None:
         config, now_ms = replica.config, wall_ms()
@@ -58,7 +62,9 @@ class Retention:
         segment_ms = config.segment_ms
         if config.remote and config.remote_copy:
             segment_ms = roll_after_ms(segment_ms, self._broker.settings.remote_log_roll_ms, bounds_of(replica))
-        if segments and should_roll(segments[-1], segment_ms, config.retention_ms, now_ms):
+        if segments and should_roll(
+            self._with_a_time(replica, segments[-1], now_ms), segment_ms, config.retention_ms, now_ms
+        ):
             replica.log.roll()
         if config.remote:
             self._trim_local(replica, segments, now_ms)
@@ -67,6 +73,17 @@ class Retention:
         offset = start_for(segments, config.retention_ms, config.retention_bytes, replica.group.commit, now_ms)
         if offset is not None and offset > replica.log.start_offset:
             replica.move_start(offset, replica.now() + MOVE_MS, _say_refused)
+
+    def _with_a_time(self, replica: Replica, active: SegmentView, now_ms: int) -> SegmentView:
+        """Records without a time are as old as this node knows them: closed a little late is better than never."""
+        if active.oldest_timestamp >= 0 or active.next_offset == active.base_offset:
+            self._timeless.pop(replica.stream, None)
+            return active
+        first_index, since_ms = self._timeless.get(replica.stream, (-1, 0))
+        if first_index != active.first_index:
+            since_ms = now_ms
+            self._timeless[replica.stream] = active.first_index, since_ms
+        return active._replace(oldest_timestamp=since_ms)
 
     def _trim_local(self, replica: Replica, segments: Sequence[SegmentView], now_ms: int) -> None:
         """Every replica for itself: what is finished in the store, or before the log start, may leave the disk."""

@@ -8,6 +8,7 @@ Kafka's meaning of the settings (KIP-405), with two tiers:
   that is not finished in the store, however full the disk gets.
 * `remote.copy.lag.ms` and `remote.copy.lag.bytes` keep a closed segment from being copied until it is so old, or so
   much has been written behind it (KIP-1241); either is enough. 0: at once; -1: as late as local retention allows.
+  Where a topic sets one alone, the other is -1 (`TopicConfig`).
 
 A bound of -1 is none. A segment without a time of its own goes with the next that has one.
 """
@@ -119,7 +120,7 @@ def may_copy(local: Sequence[SegmentView], number: int, bounds: Retention, now_m
         return True  # no bound on what stays here means that nothing is gained by waiting
     segment = local[number]
     newest = max((each.newest_timestamp for each in local[: number + 1]), default=NONE)
-    old = 0 <= lag_ms <= now_ms - newest if newest >= 0 else False
+    old = lag_ms >= 0 and (newest < 0 or lag_ms <= now_ms - newest)  # what has no time would be waited for for ever
     behind = sum(each.length for each in local[number + 1 :]) + segment.length
     return old or 0 <= lag_bytes < behind
 
