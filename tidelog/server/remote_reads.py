@@ -114,7 +114,12 @@ class RemoteReads:
         for segment in replica.remote.reaching(timestamp):
             if segment.base_offset >= replica.local_start:
                 return None  # from here on the disk has everything
-            found = await self.reader.first_at_time(place, segment, timestamp, replica.start_offset)
+            try:
+                found = await self.reader.first_at_time(place, segment, timestamp, replica.start_offset)
+            except TierError:
+                if segment.last_offset >= replica.start_offset:
+                    raise
+                continue  # deleted meanwhile
             if found is not None:
                 return found if found[0] < replica.local_start else None
         return None

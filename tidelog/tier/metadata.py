@@ -210,7 +210,7 @@ class RemoteLog:
 
     @property
     def end_offset(self) -> int:
-        """Where a stream ends that mirrors another."""
+        """Where a stream ends that mirrors another, or of which only the store is left."""
         return max(self.copied_until, self.start_offset)
 
     # Changing
@@ -323,11 +323,13 @@ class RemoteLog:
         at = bisect_left(self._readable, segment.next_offset, key=_base_offset)
         return self._readable[at] if at < len(self._readable) else None
 
-    def reaching(self, timestamp: int) -> Iterator[RemoteSegment]:
+    def reaching(self, timestamp: int) -> list[RemoteSegment]:
         """The readable segments with a record at or after a time, by offset, from the log start on."""
-        for segment in self._readable:
-            if segment.newest_timestamp >= timestamp and segment.last_offset >= self.start_offset:
-                yield segment
+        return [
+            segment
+            for segment in self._readable
+            if segment.newest_timestamp >= timestamp and segment.last_offset >= self.start_offset
+        ]
 
     def newest_epoch(self) -> int:
         """The largest leader epoch in the store; -1: there is none."""

@@ -43,8 +43,9 @@ NOT_AVAILABLE_SINCE = 5
 async def list_offsets(call: Call) -> ListOffsetsResponse:
     response = ListOffsetsResponse()
     for topic in call.request.topics:
-        answers = [await _list(call, topic.name, partition) for partition in topic.partitions]
-        response.topics.append(ListOffsetsResponseTopic(name=topic.name, partitions=answers))
+        # All at once: each may wait for other nodes and for the store, and all have the request's one deadline.
+        answers = await asyncio.gather(*(_list(call, topic.name, partition) for partition in topic.partitions))
+        response.topics.append(ListOffsetsResponseTopic(name=topic.name, partitions=list(answers)))
     return response
 
 
@@ -66,7 +67,7 @@ async def _list(call: Call, name: str, asked: ListOffsetsRequestPartition) -> Li
         answer.error_code = ErrorCode.UNSUPPORTED_VERSION
         return answer
     try:
-        async with asyncio.timeout(call.broker.settings.remote_list_offsets_request_timeout_ms / 1000):
+        async with asyncio.timeout(_store_s(call.broker, deadline_ms)):
             answer.offset, answer.timestamp = await _offset_at(call.broker, replica, asked.timestamp)
     except TimeoutError:
         answer.error_code = ErrorCode.REQUEST_TIMED_OUT
@@ -79,6 +80,11 @@ async def _list(call: Call, name: str, asked: ListOffsetsRequestPartition) -> Li
         answer.leader_epoch = replica.term_of_offset(answer.offset)
         answer.old_style_offsets = [answer.offset][: asked.max_num_offsets]
     return answer
+
+
+def _store_s(broker: "Broker", deadline_ms: int) -> float:
+    """How long the store may take: not beyond the request's own deadline."""
+    return max(0, min(broker.settings.remote_list_offsets_request_timeout_ms, deadline_ms - broker.now())) / 1000
 
 
 async def _ready_here(call: Call, name: str, partition: int, epoch: int) -> Replica | ErrorCode:
