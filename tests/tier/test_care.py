@@ -54,12 +54,19 @@ def test_a_listing_is_compared_with_what_is_known() -> None:
         PLACE.object_name(coming, LOG),
         PLACE.object_name(unknown, LOG),
         f"{PLACE.folder}/notes.txt",
+        # Begun in a folder, and not finished:
+        PLACE.manifest + "#1",
+        PLACE.object_name(finished, LOG) + "#1",
+        PLACE.object_name(coming, INDEXES) + "#2",
+        PLACE.object_name(unknown, LOG) + "#1",
     ]
     found = compare(PLACE, [StoredObject(name, 5, 0) for name in names], [finished, half, coming])
-    assert [each.name for each in found.orphans] == [PLACE.object_name(unknown, LOG)]
+    assert [each.name for each in found.orphans] == [
+        PLACE.object_name(unknown, LOG), PLACE.object_name(finished, LOG) + "#1", PLACE.object_name(unknown, LOG) + "#1"
+    ]  # fmt: skip
     assert found.foreign == (f"{PLACE.folder}/notes.txt",)
     assert found.missing == (PLACE.object_name(half, INDEXES),)
-    assert found.under_way == 1
+    assert found.under_way == 2
 
 
 async def test_a_scrub_reports_orphans_and_removes_them_when_it_is_told_to(
@@ -81,6 +88,58 @@ async def test_a_scrub_reports_orphans_and_removes_them_when_it_is_told_to(
     assert not orphan.exists()
     assert (folder / "notes.txt").exists()
     assert await read_numbers(leader) == list(range(30))
+
+
+@pytest.mark.parametrize("harm", ["missing", "damaged", "another's"])
+async def test_a_scrub_finds_a_manifest_that_is_of_no_use_and_has_it_written_anew(
+    cluster: ClusterWorld, tmp_path: Path, harm: str
+) -> None:
+    await cluster.start(1, **settings(tmp_path))
+    await create_on(cluster.any, "t", [1], **TIERED)
+    leader = await cluster.until_led("t")
+    await write(leader, 15)
+    await until(lambda: any(path.name == MANIFEST for path in stored(tmp_path)))
+    path = next(path for path in stored(tmp_path) if path.name == MANIFEST)
+    await until(lambda: b'"last_offset": 9' in path.read_bytes())
+    good = path.read_bytes()
+    assert (await admin(leader, "tier-scrub", topic="t", partition=0))["manifest"] == ""
+    path.unlink()
+    if harm != "missing":
+        other = replace(StreamManifest.decode(good), cluster_id="other").encode()
+        path.write_bytes(other if harm == "another's" else good[:-20])
+    found = await admin(leader, "tier-scrub", topic="t", partition=0)
+    assert {"missing": "missing", "damaged": "checksum", "another's": "cluster other"}[harm] in found["manifest"]
+    assert not path.exists() or path.read_bytes() != good, "it was only to look"
+    await admin(leader, "tier-scrub", topic="t", partition=0, remove=True)
+    await until(lambda: path.exists() and path.read_bytes() == good)
+
+
+async def test_folders_that_are_no_topics_here_are_named_and_removed_when_they_are_named(
+    cluster: ClusterWorld, tmp_path: Path
+) -> None:
+    await cluster.start(3, **settings(tmp_path))
+    await create_on(cluster.any, "t", [1, 2, 3], **TIERED)
+    await cluster.until_led("t")
+    store = open_store(f"file://{tmp_path}/store", {}, Patience(tries_max=1), random.Random(1))
+    theirs, headless = StreamPlace("theirs", UUID(int=8), 0), StreamPlace("headless", UUID(int=9), 0)
+    await store.put(theirs.manifest, StreamManifest("other", theirs, 0, {}, 1, ()).encode())
+    await store.put(headless.object_name(remote(0, 9), LOG), b"data")
+    await store.put("notes/x", b"12345")
+    found = await admin(cluster.any, "tier-folders", remove="")
+    assert {each["folder"]: (each["whose"], each["objects"]) for each in found["strays"]} == {
+        theirs.topic_folder: ("of cluster other", 1),
+        headless.topic_folder: ("nobody's: it has no manifest", 1),
+        "notes": ("not a topic's", 1),
+    }
+    await until(lambda: any(path.name == MANIFEST and "/t-" in str(path) for path in stored(tmp_path)))
+    ours = next(path for path in stored(tmp_path) if "/t-" in str(path)).parent.parent.name
+    for folder in (ours, "nowhere"):
+        refused = await ask_admin(cluster.any, "tier-folders", remove=folder)
+        assert refused.error_code == ErrorCode.INVALID_REQUEST
+    found = await admin(cluster.any, "tier-folders", remove=theirs.topic_folder)
+    assert [each["folder"] for each in found["strays"]] == [headless.topic_folder, "notes"]
+    assert found["topics"] == ["t"]
+    assert not (tmp_path / "store" / theirs.topic_folder / "0" / MANIFEST).exists()
 
 
 async def test_a_check_reads_every_chunk(cluster: ClusterWorld, tmp_path: Path) -> None:
@@ -286,9 +345,11 @@ async def test_what_comes_late_for_a_deleted_topic_is_removed_without_anybodys_h
     await until(lambda: [path.name for path in stored(tmp_path)] == [MANIFEST])
     late = folder / f"{20:020d}-{id_text(uuid4())}.log"
     late.write_bytes(b"what was on its way")
+    half = folder / f"{20:020d}-{id_text(uuid4())}.log#1"
+    half.write_bytes(b"as the store's library writes it")
     await cluster.kill(1)
     leader = await cluster.start_node(1, **settings(tmp_path, remote_log_deleted_keep_ms=3_600_000))
-    await until(lambda: not late.exists())
+    await until(lambda: not late.exists() and not half.exists())
     refused = await ask_admin(leader, "tier-recover", topic="t")
     assert refused.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "a deleted topic does not come back"
     assert [path.name for path in stored(tmp_path)] == [MANIFEST]

@@ -60,6 +60,10 @@ def test_status_scrub_and_recover(processes: TieredProcesses, capsys: pytest.Cap
     assert "removed" in tidelog("scrub", "--remove")
     assert not orphan.exists()
     assert "all in order" in tidelog("scrub", "--read")
+    (processes.store / "notes").mkdir()
+    (processes.store / "notes" / "x").write_bytes(b"12345")
+    assert "notes is not a topic's: 1 objects, 5 bytes" in tidelog("scrub")
+    assert tidelog.parsed("scrub", "--remove-folder", "notes")["strays"] == []
 
     copied = processes.status()["copied_until"]
     processes.cluster.terminate()

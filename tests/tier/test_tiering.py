@@ -26,6 +26,7 @@ from tests.tier.tiered import (
 from tidelog.server.tier_metadata import RaftMetadata
 from tidelog.tier.layout import LOG
 from tidelog.tier.metadata import Outcome, SegmentAdded, SegmentState
+from tidelog.tier.store import Parts
 from tidelog.wire.errors import ErrorCode
 from tidelog.wire.messages import (
     DeleteRecordsRequest,
@@ -328,6 +329,13 @@ async def test_a_slow_stream_is_copied_when_its_segment_has_grown_old(cluster: C
     assert await read_numbers(leader) == [0]
 
 
+async def test_a_slow_stream_without_timestamps_is_copied_too(cluster: ClusterWorld, tmp_path: Path) -> None:
+    leader = await tiered_cluster(cluster, tmp_path, remote_log_roll_ms=50)
+    await write(leader, 1, time_ms=-1)
+    await until_tiered(cluster, 1)
+    assert await read_numbers(leader) == [0]
+
+
 async def test_a_topic_that_is_not_tiered_is_not_copied(cluster: ClusterWorld, tmp_path: Path) -> None:
     await cluster.start(3, **settings(tmp_path))
     await create_on(cluster.any, "t", [1, 2, 3])
@@ -353,6 +361,30 @@ async def test_copying_can_be_switched_off_and_what_is_there_stays_readable(
     await write(leader, 30, first=30)
     assert leader.replica("t").remote.copied_until in (copied, leader.replica("t").log.start_offset)
     assert await read_numbers(leader) == list(range(60))
+
+
+async def test_copying_that_is_switched_off_ends_with_the_segment_that_is_being_copied(
+    cluster: ClusterWorld, tmp_path: Path
+) -> None:
+    leader = await tiered_cluster(cluster, tmp_path)
+    tiering = leader.broker.tiering
+    assert tiering is not None
+    gate, put, puts = asyncio.Event(), tiering.store.put_parts, []
+
+    async def held(name: str, parts: Parts) -> None:
+        puts.append(name)
+        await gate.wait()
+        await put(name, parts)
+
+    tiering.store.put_parts = held  # type: ignore[method-assign]
+    await write(leader, 45)
+    await until(lambda: puts != [])
+    assert (await alter(leader, "t", remote_log_copy_disable="true", local_retention_bytes=None))[0] == 0
+    await until(lambda: not leader.replica("t").config.remote_copy)
+    gate.set()
+    await until(lambda: leader.replica("t").remote.copied_until == 10)
+    await until(lambda: leader.replica("t").stream not in tiering._visits)
+    assert len(puts) == 1
 
 
 async def test_tiering_can_be_taken_back_with_what_is_in_the_store(cluster: ClusterWorld, tmp_path: Path) -> None:

@@ -69,8 +69,9 @@ async def attached(cluster: ClusterWorld, tmp_path: Path, offset: int, **changed
 async def write(server: Server, count: int, first: int = 0, topic: str = "t", **options: Any) -> None:
     """Records `first`, `first + 1`, …, one a batch, with their numbers in front."""
     client = await server.connect()
+    when = 0
     for number in range(first, first + count):
-        when = options.get("time_ms", int(time.time() * 1000))
+        when = options.get("time_ms", max(int(time.time() * 1000), when + 1))  # no two have the same
         batch = batch_of(f"{number} {WIDE}", first_time=when)
         answer = await client.produce(topic, batch, partition=options.get("partition", 0))
         assert answer.error_code == 0

@@ -8,6 +8,7 @@ What is asked about a stream is asked of its leader.
 import argparse
 import sys
 import time
+from collections.abc import Collection
 from typing import Any
 
 from tidelog.cli import CommandError
@@ -28,19 +29,26 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
     scrub = actions.add_parser(
         "scrub",
         help="compare the store with what the streams know of it",
-        description="Lists the store and reports objects that nobody knows of and such that are missing. Exit status 1 "
-        "when history is missing or damaged.",
+        description="Lists the store and reports objects that nobody knows of and such that are missing, and folders "
+        "that are no topic's of this cluster. Exit status 1 when history or a manifest is missing or damaged.",
     )
-    scrub.add_argument("streams", metavar="STREAM", type=stream_name, nargs="*", help="default: all that are tiered")
-    scrub.add_argument("--remove", action="store_true", help="remove objects that nobody knows of")
+    scrub.add_argument("streams", metavar="STREAM", type=stream_name, nargs="*", help="default: all in the store")
+    scrub.add_argument(
+        "--remove", action="store_true", help="remove objects that nobody knows of, write manifests that are wrong anew"
+    )
+    scrub.add_argument(
+        "--remove-folder", metavar="FOLDER", default="", help="remove a folder that is no topic's of this cluster"
+    )
     scrub.add_argument("--read", action="store_true", help="read everything and compare its checksums")
     recover = actions.add_parser(
         "recover",
         help="make topics again of which only the store is left",
         description="For a new cluster with the old one's store. Topics come back with their ids, settings and all "
-        "that was in the store; what was only on the lost disks is lost.",
+        "that was in the store; what was only on the lost disks is lost. Exit status 1 when one was not recovered.",
     )
-    recover.add_argument("stream", metavar="STREAM", type=stream_name, nargs="?", help="default: all in the store")
+    recover.add_argument(
+        "stream", metavar="STREAM", nargs="?", help="or its folder in the store (NAME-ID); default: all in the store"
+    )
     attach = actions.add_parser(
         "attach",
         help="show another cluster's topic, straight from the store",
@@ -88,13 +96,15 @@ def _at_leader(admin: Admin, row: PartitionRow, method: str, timeout_s: float, *
         row = next((each for each in admin.partitions(row.topic) if each.partition == row.partition), row)
 
 
-def _tiered(admin: Admin, names: list[str]) -> list[tuple[PartitionRow, dict[str, Any]]]:
-    """The partitions asked for, or all that are tiered, with their status."""
+def _tiered(
+    admin: Admin, names: list[str], stored: Collection[str] = ()
+) -> list[tuple[PartitionRow, dict[str, Any]]]:  # fmt: skip
+    """The partitions asked for, or all that are tiered, or whose topic has a folder in the store; with their status."""
     rows = [row for name in names for row in admin.partitions(name)] if names else admin.partitions()
     found: list[tuple[PartitionRow, dict[str, Any]]] = []
     for row in rows:
         status = _at_leader(admin, row, "tier-status", LEADER_S_MAX)
-        if names or status["enabled"] or status["attached"] or status["RemoteLogMetadataCount"]:
+        if names or row.topic in stored or status["enabled"] or status["attached"] or status["RemoteLogMetadataCount"]:
             found.append((row, status))
     return found
 
@@ -143,9 +153,13 @@ def _scrub(admin: Admin, options: argparse.Namespace) -> int:
     line = StatusLine(sys.stderr)
     results: list[dict[str, Any]] = []
     wrong: list[str] = []
-    for row, _ in _tiered(admin, options.streams):
+    store = admin.call("tier-folders", WORK_S_MAX, remove=options.remove_folder)
+    strays = [] if options.streams else store["strays"]
+    for row, _ in _tiered(admin, options.streams, store["topics"]):
         found = _at_leader(admin, row, "tier-scrub", WORK_S_MAX, remove=options.remove)
         wrong += [f"{name} is missing" for name in found["missing"]]
+        if found["manifest"]:
+            wrong.append(f"the manifest of {row.name}: {found['manifest']}")
         checked = 0
         for base_offset in found["segments"] if options.read else ():
             answer = _at_leader(admin, row, "tier-check", WORK_S_MAX, base_offset=base_offset)
@@ -156,13 +170,15 @@ def _scrub(admin: Admin, options: argparse.Namespace) -> int:
         results.append({"stream": row.topic, "partition": row.partition, "checked_bytes": checked, **found})
     line.clear()
     if options.json:
-        show_json({"streams": results, "problems": wrong})
+        show_json({"streams": results, "problems": wrong, "strays": strays})
         return 1 if wrong else 0
     for result in results:
         for name in result["orphans"]:
             show(f"{'removed' if options.remove else 'nobody knows of'} {name}")
         for name in result["foreign"]:
             show(f"{name} is not of ours, and is left alone")
+    for stray in strays:
+        show(f"{stray['folder']} is {stray['whose']}: {stray['objects']} objects, {stray['bytes']} bytes")
     for problem in wrong:
         show(problem)
     objects, orphans = (sum(result[key] for result in results) for key in ("objects", "orphan_bytes"))
@@ -172,22 +188,26 @@ def _scrub(admin: Admin, options: argparse.Namespace) -> int:
 
 
 def _recover(admin: Admin, options: argparse.Namespace) -> int:
-    made = admin.call("tier-recover", WORK_S_MAX, topic=options.stream or "")["topics"]
+    answer = admin.call("tier-recover", WORK_S_MAX, topic=options.stream or "")
+    made, problems = answer["topics"], answer["problems"]
     line = StatusLine(sys.stderr)
     rows = [row for name in made for row in admin.partitions(name)]
     give_up = time.monotonic() + WORK_S_MAX
     for row in rows:
-        while not _is_whole(admin, row):
+        while _at_leader(admin, row, "tier-status", LEADER_S_MAX)["awaits_store"]:
             line.show(f"{row.name} is taking up what is in the store")
             if time.monotonic() >= give_up:
                 raise CommandError(f"{row.name} is not recovered yet: see `tidelog tier status` and the node's log")
             time.sleep(RETRY_S)
     line.clear()
     if options.json:
-        show_json({"topics": made})
-    else:
+        show_json(answer)
+        return 1 if problems else 0
+    for problem in problems:
+        show(f"not recovered: {problem}")
+    if made or not problems:
         show(f"recovered: {', '.join(made)}" if made else "nothing is in the store that is not in the cluster")
-    return 0
+    return 1 if problems else 0
 
 
 def _attach(admin: Admin, options: argparse.Namespace) -> int:
@@ -202,9 +222,3 @@ def _attach(admin: Admin, options: argparse.Namespace) -> int:
     else:
         show(f"{made['topic']} shows {made['folder']}: {made['partitions']} partitions")
     return 0
-
-
-def _is_whole(admin: Admin, row: PartitionRow) -> bool:
-    """Whether the stream has taken up its segments: one that begins behind 0 had some."""
-    status = _at_leader(admin, row, "tier-status", LEADER_S_MAX)
-    return not status["local_start_offset"] or status["copied_until"] >= status["local_start_offset"]

@@ -55,10 +55,15 @@ class DeletedTopics:
             except LayoutError:
                 continue  # not ours
             if topic_id not in broker.state.topics_by_id:
-                manifests = await self._manifests(folder)
-                if _belong(manifests, broker.state.cluster_id):
-                    removed += await self._empty(folder, manifests)
+                try:
+                    removed += await self._look_into(folder)
+                except TierError as error:  # the others' turn comes all the same
+                    log.warning("what is left of a deleted topic in %s is not removed yet: %s", folder, error)
         return removed
+
+    async def _look_into(self, folder: str) -> bool:
+        manifests = await self._manifests(folder)
+        return _belong(manifests, self._broker.state.cluster_id) and await self._empty(folder, manifests)
 
     async def _manifests(self, folder: str) -> list[StreamManifest]:
         """All there are in a topic's folder; none when one cannot be read."""

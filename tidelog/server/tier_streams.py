@@ -6,9 +6,10 @@ One visit (`TierStream.visit`) does all that there is to do, in this order:
    its manifest there names is adopted, by one entry, with its idempotent producers.
 1. Segments whose copy or deletion nobody is at work on are deleted: left by a leader that failed, or lost its office.
 2. The log start moves past what total retention gives up, by an entry; then what lies before it is deleted.
-3. Closed segments below the commit index are copied, in order, each under a fresh id: STARTED is committed before the
-   first byte is sent, FINISHED when both objects are there. A copy that fails is deleted again.
-4. The stream's manifest in the store is written anew if anything has changed.
+3. The stream's manifest in the store is written anew if anything has changed. Every tiered stream has one, whether
+   anything of it was copied or not: it says whose the folder is.
+4. Closed segments below the commit index are copied, in order, each under a fresh id: STARTED is committed before the
+   first byte is sent, FINISHED when both objects are there. A copy that fails is deleted again. The manifest follows.
 
 Whoever is not the leader any more cannot commit, and stops where it is; the next leader begins with 1.
 """
@@ -82,16 +83,13 @@ class TierStream:
         await self._adopt()
         await self._clean_up()
         await self._expire()
-        config = self._replica.config
-        if config.remote and config.remote_copy:
-            for _ in range(COPIES_A_VISIT):
-                segment = self._next_to_copy()
-                if segment is None:
-                    break
-                await self._describe()  # whose the objects are must be known before there are any
-                await self._copy(segment)
-                await self._expire()
-        if self._described is not None or len(self._metadata.log):
+        await self._describe()  # whose the objects are must be known before there are any
+        for _ in range(COPIES_A_VISIT):
+            segment = self._next_to_copy()
+            if segment is None:
+                break
+            await self._copy(segment)
+            await self._expire()
             await self._describe()
 
     def _check_leading(self) -> None:
@@ -110,9 +108,9 @@ class TierStream:
         if adopted.is_blank:
             self._replica.nothing_stored = True
             return
-        if adopted.copied_until != found.start_offset:
+        if adopted.end_offset != found.start_offset:
             raise TierError(
-                f"{self._place.folder} ends at {adopted.copied_until}, the stream begins at {found.start_offset}"
+                f"{self._place.folder} ends at {adopted.end_offset}, the stream begins at {found.start_offset}"
             )
         snapshot, producers = adopted.encode(), await producers_of(self._tiering.store, self._place, adopted)
         if len(snapshot) + len(producers) > self._tiering.entry_bytes_max:
@@ -191,6 +189,8 @@ class TierStream:
     def _next_to_copy(self) -> Segment | None:
         self._check_leading()
         replica = self._replica
+        if not (replica.config.remote and replica.config.remote_copy):  # it may change between two copies
+            return None
         done_until = max(self._metadata.log.copied_until, replica.start_offset)
         committed = min(replica.group.commit, replica.log.durable_index)
         views = replica.log.segments_view()

@@ -182,6 +182,11 @@ class Tiering:
         """Have a stream visited at the next look."""
         self._seen.pop(replica.stream, None)
 
+    def begin_anew(self, replica: Replica) -> None:
+        """Have a stream visited as if it had just come to be led here: its manifest is then written."""
+        self._streams.pop(replica.stream, None)
+        self.hurry(replica)
+
     async def pause_copy(self, size: int) -> int:
         """Wait as the quota demands, and as it is changed meanwhile; gives the milliseconds that it took.
 

@@ -44,12 +44,9 @@ async def recoverable(store: ObjectStore, place: StreamPlace) -> RemoteLog:
         elif not log.is_blank:
             raise LayoutError(f"{place.object_name(segment, lacking[0])} is named by the manifest and not there")
     log.move_start(manifest.start_offset)
-    behind = {parsed.base_offset: name for name in names if (parsed := _index_name(name)) is not None}
-    end = log.copied_until or manifest.start_offset  # a manifest may be put before anything is finished
-    while (name := behind.get(end)) is not None:
-        segment = segment_of(PackedIndex.decode(await store.read_all(name)))
-        _adopt(log, segment)
-        end = segment.next_offset
+    for name in sorted(names):  # of several that begin alike the first by name: whoever looks again must find the same
+        if _goes_on(log, name):
+            _adopt(log, segment_of(PackedIndex.decode(await store.read_all(name))))
     return log
 
 
@@ -61,9 +58,10 @@ async def producers_of(store: ObjectStore, place: StreamPlace, log: RemoteLog) -
     return PackedIndex.decode(await store.read_all(place.object_name(segment, INDEXES))).producers
 
 
-def _index_name(name: str) -> ObjectName | None:
+def _goes_on(log: RemoteLog, name: str) -> bool:
+    """Whether it is the index of a segment that begins where the log ends, or before a log start behind that end."""
     parsed = ObjectName.parse(name)
-    return parsed if parsed is not None and parsed.kind == INDEXES else None
+    return parsed is not None and parsed.kind == INDEXES and log.copied_until <= parsed.base_offset <= log.end_offset
 
 
 def _adopt(log: RemoteLog, segment: RemoteSegment) -> None:
@@ -95,12 +93,14 @@ def compare(place: StreamPlace, objects: Iterable[StoredObject], segments: Itera
         parsed = ObjectName.parse(each.name)
         names.add(each.name)
         if parsed is None:
-            if not each.name.endswith("/" + MANIFEST):
+            if each.name.rsplit("/", 1)[-1].partition("#")[0] != MANIFEST:
                 foreign.append(each.name)
         elif parsed.segment not in known:
             orphans.append(each)
         elif known[parsed.segment].state is not SegmentState.COPY_FINISHED:
             under_way += 1
+        elif parsed.kind not in (LOG, INDEXES):
+            orphans.append(each)  # a try that broke off before one that did not
     finished = [segment for segment in known.values() if segment.state is SegmentState.COPY_FINISHED]
     wanted = [place.object_name(segment, kind) for segment in finished for kind in (LOG, INDEXES)]
     return Findings(tuple(orphans), tuple(foreign), tuple(sorted(set(wanted) - names)), under_way)

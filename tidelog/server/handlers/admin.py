@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from tidelog import faults
 from tidelog.cluster import CLUSTER_STREAM, Partition, Topic
-from tidelog.server.handlers import segments, tiers
+from tidelog.server.handlers import segments, tier_folders, tiers
 from tidelog.server.handlers.call import AdminError, Call
 from tidelog.server.leaders import NOBODY, alive_nodes, leader_of, members_of
 from tidelog.server.peers import PeerCallError
@@ -333,6 +333,10 @@ async def _tier_attach(call: Call, content: Content) -> Content:
     return await tiers.attach(call, text_in(content, "source"), text_in(content, "topic"), deadline_ms)
 
 
+async def _tier_folders(broker: "Broker", content: Content) -> Content:
+    return await tier_folders.folders(broker, text_in(content, "remove"))
+
+
 async def _fault(_call: Call, content: Content) -> Content:
     try:
         return faults.command(content)
@@ -349,6 +353,7 @@ CONTROLLER_METHODS: dict[str, Callable[["Broker", Content], Awaitable[Content]]]
     "remove-node": _remove_node,
     "config-nodes": _config_nodes,
     "balance": _balance,
+    "tier-folders": _tier_folders,
 }
 """Run where group 0 is led, called by the server's own code (`Broker.at_controller`). Raise PeerCallError."""
 
@@ -370,4 +375,5 @@ METHODS: dict[str, Callable[[Call, Content], Awaitable[Content]]] = {
     "tier-check": _tier_check,
     "tier-recover": _tier_recover,
     "tier-attach": _tier_attach,
+    "tier-folders": _forwarded("tier-folders"),
 }

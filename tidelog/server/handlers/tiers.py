@@ -3,6 +3,7 @@ again."""
 
 import contextlib
 import dataclasses
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from tidelog.cluster import Partition, Topic
@@ -11,8 +12,8 @@ from tidelog.server.handlers.call import AdminError, Call, current
 from tidelog.server.replica import Replica
 from tidelog.server.tiering import Tiering, place_in_store
 from tidelog.server.topics import TopicError, plan_topic, submit, until_led
-from tidelog.tier.errors import LayoutError, ObjectMissingError, TierError
-from tidelog.tier.layout import MANIFEST, StreamManifest, StreamPlace, topic_of_folder
+from tidelog.tier.errors import LayoutError, ObjectDamagedError, ObjectMissingError, TierError
+from tidelog.tier.layout import MANIFEST, ObjectName, StreamManifest, StreamPlace, topic_of_folder
 from tidelog.tier.metrics import lags_of
 from tidelog.tier.recovery import check_segment, compare, recoverable
 from tidelog.tier.retention import local_only_bytes
@@ -49,6 +50,7 @@ def status(broker: "Broker", topic: Topic, partition: Partition) -> Content:
     return {
         "enabled": replica.config.remote,
         "attached": replica.config.attached,
+        "awaits_store": replica.awaits_store,
         "start_offset": replica.start_offset,
         "local_start_offset": replica.local_start,
         "copied_until": remote.copied_until,
@@ -71,7 +73,7 @@ def status(broker: "Broker", topic: Topic, partition: Partition) -> Content:
 
 
 async def scrub(call: Call, topic: Topic, partition: Partition, deadline_ms: int, *, remove: bool) -> Content:
-    """Compare a stream's folder with what its group knows; orphans are removed if that is wanted.
+    """Compare a stream's folder with what its group knows. `remove` orphans, and write a wrong manifest anew.
 
     Of an attached one only what is missing is told: whatever else is there is its owner's.
     """
@@ -85,12 +87,16 @@ async def scrub(call: Call, topic: Topic, partition: Partition, deadline_ms: int
         found = compare(place, objects, replica.remote.segments())
         if replica.config.attached:
             found = dataclasses.replace(found, orphans=(), foreign=())
+        wrong = await _wrong_manifest(tiering, replica, place)
         if remove:
             await tiering.store.delete([each.name for each in found.orphans])
+            if wrong:
+                tiering.begin_anew(replica)
     except TierError as error:
         raise AdminError(ErrorCode.KAFKA_STORAGE_ERROR, str(error)) from None
     return {
         "objects": len(objects),
+        "manifest": wrong,
         "orphans": [each.name for each in found.orphans],
         "orphan_bytes": sum(each.size for each in found.orphans),
         "removed": len(found.orphans) if remove else 0,
@@ -99,6 +105,19 @@ async def scrub(call: Call, topic: Topic, partition: Partition, deadline_ms: int
         "under_way": found.under_way,
         "segments": [each.base_offset for each in replica.remote.readable()],
     }
+
+
+async def _wrong_manifest(tiering: Tiering, replica: Replica, place: StreamPlace) -> str:
+    """What is wrong with the manifest of a stream that has segments; nothing of another cluster's."""
+    if replica.config.attached or not replica.remote.readable():
+        return ""
+    try:
+        found = StreamManifest.decode(await tiering.store.read_all(place.manifest))
+    except ObjectMissingError:
+        return "it is missing"
+    except (LayoutError, ObjectDamagedError) as error:
+        return str(error)
+    return "" if found.cluster_id == tiering.cluster_id else f"it is that of cluster {found.cluster_id}"
 
 
 async def check(call: Call, topic: Topic, partition: Partition, base_offset: int) -> Content:
@@ -111,54 +130,104 @@ async def check(call: Call, topic: Topic, partition: Partition, base_offset: int
     return {"bytes": segment.size, "wrong": await check_segment(tiering.store, place, segment)}
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Lost:
+    """A topic that is in the store and not in the cluster."""
+
+    folder: str
+    configs: Mapping[str, str]
+    start_offsets: tuple[int, ...]
+
+
 async def recover(call: Call, name: str, deadline_ms: int) -> Content:
-    """Make topics again that are in the store and not in the cluster: one of a name, or all of them ("")."""
+    """Make topics again that are in the store and not in the cluster: one of a name or a folder, or all of them ("").
+
+    What is wrong with one of them keeps none of the others.
+    """
     tiering = tiering_of(call.broker)
     made: list[str] = []
+    problems: list[str] = []
     try:
-        folders = await tiering.store.folders("")
-        for folder in folders:
-            try:
-                topic, topic_id = topic_of_folder(folder)
-            except LayoutError:
-                continue
-            wanted = name in ("", topic) and topic_id not in call.broker.state.topics_by_id
-            if wanted and await _recover_topic(call, tiering, folder, deadline_ms):
-                made.append(topic)
+        found = await _lost_topics(tiering, call.broker, name, problems)
     except TierError as error:
         raise AdminError(ErrorCode.KAFKA_STORAGE_ERROR, str(error)) from None
-    except TopicError as error:
-        raise AdminError(error.code, error.message) from None
+    for topic, lost in found.items():
+        if len(lost) > 1:
+            folders = ", ".join(each.folder for each in lost)
+            problems.append(f"there are several {topic}: name one of the folders {folders}")
+            continue
+        try:
+            await _make_again(call, lost[0], deadline_ms)
+            made.append(topic)
+        except TopicError as error:
+            problems.append(f"{lost[0].folder}: {error.message}")
     if name and not made:
         where = "is in the cluster" if name in call.broker.state.topics else "is not in the store"
-        raise AdminError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"topic {name} {where}")
-    return {"topics": made}
+        raise AdminError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "; ".join(problems) or f"topic {name} {where}")
+    return {"topics": made, "problems": problems}
 
 
-async def _recover_topic(call: Call, tiering: Tiering, folder: str, deadline_ms: int) -> bool:
-    topic, topic_id = topic_of_folder(folder)
+async def _lost_topics(
+    tiering: Tiering, broker: "Broker", name: str, problems: list[str]
+) -> dict[str, list[_Lost]]:  # fmt: skip
+    """By their names; `problems` is told of those that cannot be made again."""
+    found: dict[str, list[_Lost]] = {}
+    for folder in await tiering.store.folders(""):
+        try:
+            topic, topic_id = topic_of_folder(folder)
+        except LayoutError:
+            continue  # not a topic's
+        if name not in ("", topic, folder) or topic_id in broker.state.topics_by_id:
+            continue
+        try:
+            lost = await _lost_topic(tiering, broker, folder)
+        except TierError as error:
+            problems.append(f"{folder}: {error}")
+            continue
+        if lost is not None:
+            found.setdefault(topic, []).append(lost)
+    return found
+
+
+async def _lost_topic(tiering: Tiering, broker: "Broker", folder: str) -> _Lost | None:
+    """None when the topic was deleted."""
     manifest = None
     ends: dict[int, int] = {}
     for number in await tiering.store.folders(folder + "/"):
+        if not number.isdecimal():
+            continue  # not a partition's
         place = StreamPlace.of_folder(f"{folder}/{number}")
         try:
             found = StreamManifest.decode(await tiering.store.read_all(place.manifest))
-            if found.deleted:
-                continue
-            manifest = found
-            ends[place.partition] = (await recoverable(tiering.store, place)).copied_until
         except ObjectMissingError:
+            await _check_empty(tiering, place)
             continue
+        if not found.deleted:
+            manifest = found
+            ends[place.partition] = (await recoverable(tiering.store, place)).end_offset
     if manifest is None:
-        return False
-    starts = tuple(ends.get(number, 0) for number in range(max(manifest.partitions, *(n + 1 for n in ends))))
+        return None
+    count = max(manifest.partitions, *(partition + 1 for partition in ends))
+    if count > broker.settings.topic_partitions_max:
+        raise LayoutError(f"it has {count} partitions, more than topic.partitions.max allows")
     configs = {**manifest.configs, "remote.storage.enable": "true"}
-    command = plan_topic(call.broker, topic, len(starts), configs=configs)
-    command = dataclasses.replace(command, id=topic_id, start_offsets=starts)
+    return _Lost(folder, configs, tuple(ends.get(partition, 0) for partition in range(count)))
+
+
+async def _check_empty(tiering: Tiering, place: StreamPlace) -> None:
+    """Without its manifest nobody knows where a stream ends: made again, it would give its offsets to others."""
+    for each in await tiering.store.objects(place.folder + "/"):
+        if ObjectName.parse(each.name) is not None:
+            raise LayoutError(f"{place.manifest} is missing, and there are segments")
+
+
+async def _make_again(call: Call, lost: _Lost, deadline_ms: int) -> None:
+    topic, topic_id = topic_of_folder(lost.folder)
+    command = plan_topic(call.broker, topic, len(lost.start_offsets), configs=lost.configs)
+    command = dataclasses.replace(command, id=topic_id, start_offsets=lost.start_offsets)
     applied = await submit(call.broker, command, deadline_ms)
     if applied.topic is not None:
         await until_led(call.broker, applied.topic, deadline_ms)
-    return True
 
 
 async def attach(call: Call, source: str, name: str, deadline_ms: int) -> Content:
