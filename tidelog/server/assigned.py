@@ -7,7 +7,7 @@ restart, or when changes were missed, everything is looked at (`settle_all`).
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from tidelog.cluster import CLUSTER_STREAM, Partition, Topic, TopicConfig
+from tidelog.cluster import CLUSTER_STREAM, Partition, Topic
 from tidelog.server.filler import Filler
 from tidelog.server.replica import Replica
 
@@ -39,7 +39,7 @@ class AssignedStreams:
     def settle(self, topic: Topic, partitions: Sequence[Partition]) -> None:
         """Have those of a topic's streams that belong here, with its settings."""
         node, me = self._node, self._me
-        config = TopicConfig.of(topic.configs)
+        config = self._broker.config_of(topic)
         for partition in partitions:
             replica = node.replicas.get(partition.stream)
             if replica is not None:
@@ -61,5 +61,5 @@ class AssignedStreams:
             self._node.drop(stream)
             return
         topic = found[0]
-        replica.config, replica.internal = TopicConfig.of(topic.configs), topic.internal
+        replica.config, replica.internal = self._broker.config_of(topic), topic.internal
         self._broker.coordinators.carried()

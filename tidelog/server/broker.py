@@ -77,6 +77,7 @@ DRAIN_S_MAX = 5.0  # how long a stopping node waits for what is being written
 class Broker:
     def __init__(self, settings: Settings, disk: Disk, failed: Callable[[BaseException], None]) -> None:
         self.settings = settings
+        self.topic_defaults = settings.topic_defaults
         self.node = Node(settings, disk, failed)
         self.after_turn = self.node.after_turn
         self.under_way = UnderWay(settings)
@@ -364,6 +365,10 @@ class Broker:
 
     def topic_of(self, name: str | UUID) -> Topic | None:
         return self.state.topics.get(name) if isinstance(name, str) else self.state.topics_by_id.get(name)
+
+    def config_of(self, topic: Topic) -> TopicConfig:
+        """A topic's settings, with this node's for what it leaves open; our own topics leave nothing open."""
+        return TopicConfig.of(topic.configs if topic.internal else {**self.topic_defaults, **topic.configs})
 
     def replica_of(self, name: str | UUID, partition: int) -> Replica | ErrorCode:
         topic = self.topic_of(name)

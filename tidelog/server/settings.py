@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from tidelog.cluster.configs import COPY_LAG_BYTES, COPY_LAG_MS, DAY_MS, TOPIC_CONFIGS
 from tidelog.raft import RaftSettings
 from tidelog.storage import StorageSettings
 from tidelog.tier.quota import UNBOUNDED
@@ -19,6 +20,10 @@ from tidelog.tier.quota import UNBOUNDED
 MIB = 1 << 20
 ENVIRONMENT_PREFIX = "TIDELOG_"
 ROLES = ("config", "data")
+TOPIC_DEFAULTS = (
+    "retention.ms", "retention.bytes", "local.retention.ms", "local.retention.bytes", COPY_LAG_MS, COPY_LAG_BYTES
+)  # fmt: skip
+"""Topic settings that a node has a setting for, `log.` before their names, as Kafka has."""
 
 
 class SettingsError(ValueError):
@@ -60,6 +65,13 @@ class Settings:
     leader_balance_ms: int = _setting(5_000, "a stream's leader is moved home at most this often", low=1)
     fill_bytes_per_second: int = _setting(64 * MIB, "read from others to fill new replicas; 0: no bound", live=True)
     retention_check_ms: int = _setting(30_000, "how often old segments are looked for", low=1)
+
+    log_retention_ms: int = _setting(7 * DAY_MS, "retention.ms of topics that do not set it", low=-1)
+    log_retention_bytes: int = _setting(-1, "retention.bytes of topics that do not set it", low=-1)
+    log_local_retention_ms: int = _setting(-2, "local.retention.ms of topics that do not set it", low=-2)
+    log_local_retention_bytes: int = _setting(-2, "local.retention.bytes of topics that do not set it", low=-2)
+    log_remote_copy_lag_ms: int = _setting(0, "remote.copy.lag.ms of topics that do not set it", low=-1)
+    log_remote_copy_lag_bytes: int = _setting(0, "remote.copy.lag.bytes of topics that do not set it", low=-1)
 
     remote_log_storage_system_enable: bool = _setting(
         False, "topics may be tiered: closed segments go to an object store (remote.storage.enable of a topic)"
@@ -138,6 +150,12 @@ class Settings:
     def folders(self) -> tuple[str, ...]:
         """All data folders; the first one is `data_dir`."""
         return _folders(self.log_dirs) or (self.data_dir,)
+
+    @property
+    def topic_defaults(self) -> dict[str, str]:
+        """What holds for topics that do not say otherwise, where that is not the default of the setting itself."""
+        found = {name: str(getattr(self, f"log.{name}".replace(".", "_"))) for name in TOPIC_DEFAULTS}
+        return {name: value for name, value in found.items() if value != TOPIC_CONFIGS[name].default}
 
     @property
     def config_servers(self) -> dict[int, tuple[str, int]]:

@@ -68,8 +68,11 @@ def check_configs(configs: Mapping[str, str | None]) -> None:
 
 def check_tiers(broker: "Broker", configs: Mapping[str, str], before: Mapping[str, str] | None) -> None:
     """Whether a topic's settings about tiers go together, with each other and with this node's."""
+    tiered = configs.get("remote.storage.enable") == "true"  # to others the node's defaults about tiers mean nothing
     try:
-        check_tiering(configs, before, available=broker.tiering is not None)
+        check_tiering(
+            {**broker.topic_defaults, **configs} if tiered else configs, before, available=broker.tiering is not None
+        )
     except InvalidConfigError as error:
         raise TopicError(ErrorCode.INVALID_CONFIG, str(error)) from None
 

@@ -5,7 +5,7 @@ import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from tidelog.cluster import TOPIC_CONFIGS, AlterNodeConfigs, AlterTopicConfigs, Command, ConfigKind
+from tidelog.cluster import TOPIC_CONFIGS, AlterNodeConfigs, AlterTopicConfigs, Command, ConfigKey, ConfigKind
 from tidelog.server.handlers.call import Call
 from tidelog.server.settings import Settings, SettingsError, dotted, field_of
 from tidelog.server.topics import TopicError, check_configs, check_tiers, submit
@@ -80,19 +80,22 @@ def _entry(call: Call, setting: _Setting) -> DescribeConfigsEntry:
     )
 
 
+def topic_setting(call: Call, key: ConfigKey, given: Mapping[str, str]) -> tuple[str, int]:
+    """(value, source) of one of a topic's settings."""
+    if key.name in given:
+        return given[key.name], SOURCE_TOPIC
+    if key.name in call.broker.topic_defaults:
+        return call.broker.topic_defaults[key.name], SOURCE_NODE_STATIC
+    return key.default, SOURCE_DEFAULT
+
+
 def _settings_of(call: Call, resource_type: int, name: str) -> list[_Setting]:
     if resource_type == TOPIC:
         topic = call.broker.topic_of(name)
         if topic is None:
             raise TopicError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {name}")
         return [
-            _Setting(
-                key.name,
-                topic.configs.get(key.name, key.default),
-                SOURCE_TOPIC if key.name in topic.configs else SOURCE_DEFAULT,
-                key.kind,
-                key.doc,
-            )
+            _Setting(key.name, *topic_setting(call, key, topic.configs), key.kind, key.doc)
             for key in TOPIC_CONFIGS.values()
         ]
     if resource_type == NODE:

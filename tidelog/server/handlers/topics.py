@@ -5,6 +5,7 @@ from collections import Counter
 
 from tidelog.cluster import TOPIC_CONFIGS, AddPartitions, DeleteTopic, Topic
 from tidelog.server.handlers.call import Call
+from tidelog.server.handlers.configs import topic_setting
 from tidelog.server.topics import TopicError, check_assignment, check_room, place, plan_topic, submit, until_led
 from tidelog.wire.codec import ZERO_UUID
 from tidelog.wire.errors import ErrorCode
@@ -21,8 +22,6 @@ from tidelog.wire.messages import (
     DeleteTopicsResponseTopic,
 )
 
-SOURCE_TOPIC = 1
-SOURCE_DEFAULT = 5
 DEFAULTS_SINCE = 4  # -1 partitions and replicas mean the default
 
 
@@ -73,12 +72,9 @@ async def _create(call: Call, asked: CreateTopicsRequestTopic) -> CreateTopicsRe
         num_partitions=len(command.replicas),
         replication_factor=len(command.replicas[0]),
         configs=[
-            CreateTopicsResponseConfig(
-                name=key.name,
-                value=given.get(key.name, key.default),
-                config_source=SOURCE_TOPIC if key.name in given else SOURCE_DEFAULT,
-            )
+            CreateTopicsResponseConfig(name=key.name, value=value, config_source=source)
             for key in TOPIC_CONFIGS.values()
+            for value, source in (topic_setting(call, key, given),)
         ],
     )
 
