@@ -119,6 +119,25 @@ async def test_the_disk_budget_holds_and_the_least_recently_used_goes(
     await cache.close()
 
 
+async def test_what_is_evicted_while_it_is_about_to_be_read_is_served_all_the_same(
+    tmp_path: Path, threads: ThreadPoolExecutor
+) -> None:
+    cache, store = cache_in(tmp_path, threads, memory=10), Store()
+    await fetch(cache, store, "a")
+    await fetch(cache, store, "b")  # "a" is on disk alone
+    await cache.settled()
+    gate = threading.Event()
+    busy = threads.submit(gate.wait)
+    await until(busy.running)
+    asked = asyncio.ensure_future(fetch(cache, store, "a"))
+    await until(lambda: threads._work_queue.qsize() == 1)  # it waits for the thread
+    cache.set_budget(1)
+    gate.set()
+    assert await asked == b"a........."
+    assert (names_in(tmp_path), cache.bytes) == ([], 0)
+    await cache.close()
+
+
 async def test_what_is_read_once_is_not_written_to_disk_and_what_is_read_again_is(
     tmp_path: Path, threads: ThreadPoolExecutor
 ) -> None:

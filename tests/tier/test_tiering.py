@@ -8,7 +8,7 @@ import pytest
 
 from tests.server.client import EARLIEST, LATEST, batch_of, fetch_request, records_of
 from tests.server.many import ClusterWorld
-from tests.server.operating import NEVER_STABLE_MS, create_on, lead
+from tests.server.operating import NEVER_STABLE_MS, admin, create_on, lead
 from tests.server.world import Server, until
 from tests.tier.segments import remote
 from tests.tier.tiered import (
@@ -256,6 +256,35 @@ async def test_a_copy_that_somebody_began_and_left_is_cleaned_up(cluster: Cluste
     await until(lambda: all(replica.remote.segment(left.id) is None for replica in replicas(cluster)))
     await until_tiered(cluster, 20)
     assert orphans(tmp_path, leader.replica("t")) == []
+
+
+async def test_what_a_deposed_leader_still_puts_is_found_by_a_scrub(cluster: ClusterWorld, tmp_path: Path) -> None:
+    """It lands after the next leader has cleaned up what it knew to be begun."""
+    old = await tiered_cluster(cluster, tmp_path)
+    tiering = old.broker.tiering
+    assert tiering is not None
+    gate, put, landed = asyncio.Event(), tiering.store.put_parts, list[str]()
+
+    async def held(name: str, parts: Parts) -> None:
+        landed.append("")
+        await gate.wait()
+        await put(name, parts)
+        landed[-1] = name
+
+    tiering.store.put_parts = held  # type: ignore[method-assign]
+    await write(old, 15)
+    await until(lambda: landed != [])
+    begun = old.replica("t").remote.segments()[0]
+    new = await lead(cluster, "t", 2)
+    await until(lambda: new.replica("t").remote.copied_until == 10)
+    assert new.replica("t").remote.segment(begun.id) is None, "cleaned up"
+    gate.set()
+    await until(lambda: landed[0] != "")
+    await until(lambda: old.replica("t").stream not in tiering._visits)
+    found = await admin(new, "tier-scrub", topic="t", partition=0, remove=True)
+    assert landed[0] in found["orphans"]
+    assert orphans(tmp_path, new.replica("t")) == []
+    assert await read_numbers(new) == list(range(15))
 
 
 async def test_total_retention_moves_the_start_and_then_deletes_from_the_store(
