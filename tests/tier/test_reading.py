@@ -17,7 +17,15 @@ from tidelog.tier.copying import BATCHES_A_TURN, TURN_S, BatchCheck, SegmentCopy
 from tidelog.tier.errors import ObjectDamagedError, ObjectMissingError
 from tidelog.tier.image import image_of
 from tidelog.tier.layout import StreamPlace
-from tidelog.tier.metadata import RemoteLog, RemoteSegment, SegmentAdded, SegmentMoved, SegmentState
+from tidelog.tier.metadata import (
+    Event,
+    Outcome,
+    RemoteLog,
+    RemoteSegment,
+    SegmentAdded,
+    SegmentMoved,
+    SegmentState,
+)
 from tidelog.tier.reading import RemoteReader
 from tidelog.tier.sealing import KeyRing, Seal
 from tidelog.tier.store import Patience, RetriedStore, open_store
@@ -28,6 +36,7 @@ PLACE = StreamPlace("t", UUID(int=5), 0)
 CHUNK = 10_000
 ROOMY = StorageSettings(segment_bytes=4 << 20, rows_bytes=1 << 20, staging_bytes=1 << 20)
 RING = KeyRing({"k": bytes(32)})
+Record = Callable[[Event], Awaitable[Outcome]]
 
 
 async def at_once(_size: int) -> None:
@@ -37,13 +46,15 @@ async def at_once(_size: int) -> None:
 class Tier:
     """A store in a folder, a log with remote segments, and a reader."""
 
-    def __init__(self, folder: Path, ring: KeyRing | None = None, ahead: int = 2) -> None:
+    def __init__(
+        self, folder: Path, ring: KeyRing | None = None, ahead: int = 2, *, log: RemoteLog | None = None
+    ) -> None:
         self.threads = ThreadPoolExecutor(2)
         self.store: RetriedStore = open_store(
             f"file://{folder}/store", {}, Patience(tries_max=2, pause_s=0.001), random.Random(1)
         )
         self.ring = ring
-        self.log = RemoteLog()
+        self.log = RemoteLog() if log is None else log
         self.local = LocalLog(ROOMY)
         self.gets: list[str] = []
         read = self.store.read
@@ -61,8 +72,11 @@ class Tier:
             self.store, self.chunks, self.indexes, ring, ahead, self.threads, lambda *_: None
         )  # fmt: skip
 
-    async def copy(self, *, compress: bool = False, pause: Callable[[int], Awaitable[None]] = at_once) -> RemoteSegment:
-        """Close the log's last segment and copy it."""
+    async def copy(
+        self, record: Record | None = None, *, compress: bool = False, pause: Callable[[int], Awaitable[None]] = at_once
+    ) -> RemoteSegment:
+        """Close the log's last segment and copy it; what is done is recorded, or applied at once."""
+        record = record or self._apply
         self.local.roll()
         segment = self.local.closed()[-1]
         image = image_of(segment, self.local.rows(segment), self.log.copied_until)
@@ -75,10 +89,13 @@ class Tier:
             PLACE, remote, image, lambda at, size: self.harm(self.local.read(segment, at, size)),
             lambda: ProducersFollowed(b"", 1_000), seal, CHUNK,
         )  # fmt: skip
-        self.log.apply(SegmentAdded(remote, 0))
+        await record(SegmentAdded(remote, 0))
         await copy_segment(self.store, copy, pause, self.threads)
-        self.log.apply(SegmentMoved(remote.id, SegmentState.COPY_FINISHED, 0))
+        await record(SegmentMoved(remote.id, SegmentState.COPY_FINISHED, 0))
         return remote
+
+    async def _apply(self, event: Event) -> Outcome:
+        return self.log.apply(event)
 
     async def read(self, offset: int, bytes_max: int, *, first: bool = True) -> bytes:
         segment = self.log.find(offset)

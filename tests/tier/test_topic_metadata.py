@@ -10,13 +10,19 @@ from tests.server.client import batch_of, records_of
 from tests.server.many import ClusterWorld
 from tests.server.operating import NEVER_STABLE_MS, create_on, lead
 from tests.server.world import Server, World, until
-from tests.tier.segments import remote
+from tests.tier.segments import random_values, remote
+from tests.tier.test_reading import PLACE as READ_PLACE
+from tests.tier.test_reading import Tier
 from tests.tier.tiered import settings
 from tidelog.server.tier_metadata import NotLeaderError, RaftMetadata
+from tidelog.tier.copying import delete_segment
 from tidelog.tier.errors import LayoutError, StoreTimeoutError
 from tidelog.tier.layout import StreamPlace
 from tidelog.tier.metadata import Outcome, RemoteLog, RemoteMetadata, SegmentAdded, SegmentMoved, SegmentState
+from tidelog.tier.recovery import compare
 from tidelog.tier.topic_metadata import TOPIC, TopicMetadata, partition_of
+from tidelog.wire.batch import split_batches
+from tidelog.wire.records import read_records
 
 STARTED, FINISHED, DELETING, DELETED = SegmentState
 PLACE = StreamPlace("t", UUID(int=5), 0)
@@ -62,6 +68,7 @@ async def check_promises(metadata: RemoteMetadata) -> RemoteLog:
     assert await metadata.record(SegmentMoved(second.id, DELETED, 1)) is Outcome.APPLIED
     assert await metadata.record(SegmentMoved(second.id, FINISHED, 1)) is Outcome.REFUSED
     assert [segment.id for segment in metadata.log.readable()] == [first.id]
+    assert await metadata.record(SegmentMoved(first.id, DELETING, 1)) is Outcome.REFUSED, "it lies behind the log start"
     return metadata.log
 
 
@@ -93,6 +100,50 @@ async def test_in_the_internal_topic(world: World) -> None:
         reader = TopicMetadata(topic, place, partitions=2)
         await reader.catch_up()
         assert reader.log.encode() == log.encode(), "whoever reads the topic comes to the same state"
+
+
+async def test_a_stream_is_copied_read_expired_and_found_again_over_the_internal_topic(
+    world: World, tmp_path: Path
+) -> None:
+    """All that tiering does, without a Raft group that knows of it."""
+    server = await world.start()
+    await server.create(TOPIC, partitions=2)
+    topic = BrokersTopic(server)
+    metadata = TopicMetadata(topic, READ_PLACE, partitions=2)
+    tier = Tier(tmp_path, log=metadata.log)
+    written: list[bytes] = []
+    for number in range(3):
+        values = random_values(20, 500, seed=number)
+        tier.local.append(values)
+        written += values
+        await tier.copy(metadata.record)
+    assert await values_from(tier, 0) == written
+    expired = metadata.log.readable()[0]
+    await metadata.move_start(expired.next_offset)
+    assert await metadata.record(SegmentMoved(expired.id, DELETING, 1)) is Outcome.APPLIED
+    await delete_segment(tier.store, READ_PLACE, expired)
+    assert await metadata.record(SegmentMoved(expired.id, DELETED, 1)) is Outcome.APPLIED
+    await tier.close()
+
+    again = TopicMetadata(topic, READ_PLACE, partitions=2)
+    await again.catch_up()
+    assert again.log.encode() == metadata.log.encode(), "after a restart everything is as it was"
+    assert (again.log.start_offset, again.log.copied_until) == (20, 60)
+    tier = Tier(tmp_path, log=again.log)
+    assert await values_from(tier, 20) == written[20:]
+    found = compare(READ_PLACE, await tier.store.objects(READ_PLACE.folder + "/"), again.log.segments())
+    assert (found.orphans, found.missing) == ((), ())
+    await tier.close()
+
+
+async def values_from(tier: Tier, offset: int) -> list[bytes]:
+    found: list[bytes] = []
+    while offset < tier.log.copied_until:
+        data = await tier.read(offset, 1 << 20)
+        records = [each for at, size in split_batches(data) for each in read_records(data[at : at + size])]
+        found += [each.value or b"" for each in records if each.offset >= offset]
+        offset = records[-1].offset + 1
+    return found
 
 
 async def test_two_writers_agree_on_what_counts(world: World) -> None:

@@ -67,6 +67,14 @@ class RaftMetadata:
             return Outcome.REFUSED
         return Outcome.REPEATED if before is not None and before.state is wanted else Outcome.APPLIED
 
+    async def move_start(self, offset: int) -> None:
+        replica = self._replica
+        done: asyncio.Future[Refusal | None] = asyncio.get_running_loop().create_future()
+        replica.move_start(offset, replica.now() + RECORD_MS, lambda r: None if done.done() else done.set_result(r))
+        refusal = await done
+        if refusal is not None:
+            raise NotLeaderError(f"stream {replica.stream}: {refusal.reason.value}")
+
 
 def _segment_id(event: Event) -> uuid.UUID | None:
     match event:

@@ -14,7 +14,6 @@ One visit (`TierStream.visit`) does all that there is to do, in this order:
 Whoever is not the leader any more cannot commit, and stops where it is; the next leader begins with 1.
 """
 
-import asyncio
 import logging
 import struct
 import uuid
@@ -22,10 +21,9 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from tidelog import faults
-from tidelog.raft import Refusal
 from tidelog.server.clock import wall_ms
 from tidelog.server.replica import Replica
-from tidelog.server.tier_metadata import RECORD_MS, NotLeaderError, RaftMetadata
+from tidelog.server.tier_metadata import NotLeaderError, RaftMetadata
 from tidelog.server.tier_producers import ProducersFollowed
 from tidelog.storage.disk import File
 from tidelog.storage.readers import SegmentReader
@@ -132,7 +130,7 @@ class TierStream:
         replica, remote = self._replica, self._metadata.log
         start = self._wanted_start()
         if start is not None and start > replica.start_offset:
-            await self._move_start(start)
+            await self._metadata.move_start(start)  # so that nobody is sent to what is not there
         expired = [each for each in remote.readable() if each.next_offset <= replica.start_offset]
         if expired:
             await self._describe()  # those who read by the manifest must not be sent to what is not there
@@ -150,15 +148,6 @@ class TierStream:
             bounds_of(replica),
             wall_ms(),
         )
-
-    async def _move_start(self, offset: int) -> None:
-        """The log start moves before anything is deleted, so that nobody is sent to what is not there."""
-        replica = self._replica
-        done: asyncio.Future[Refusal | None] = asyncio.get_running_loop().create_future()
-        replica.move_start(offset, replica.now() + RECORD_MS, lambda r: None if done.done() else done.set_result(r))
-        refusal = await done
-        if refusal is not None:
-            raise NotLeaderError(f"stream {replica.stream}: {refusal.reason.value}")
 
     async def _delete(self, segment: RemoteSegment) -> None:
         if segment.state is not SegmentState.DELETE_STARTED:
@@ -252,7 +241,7 @@ class TierStream:
     async def _pause(self, size: int) -> None:
         waited_ms = await self._tiering.pause_copy(size)
         if waited_ms:
-            self._tiering.metrics.count(self._place.topic, copy_throttle_ms=waited_ms)
+            self._tiering.metrics.count(self._place.topic, copy_throttled=1, copy_throttle_ms=waited_ms)
 
     async def _producers_before(self, image: SegmentImage) -> bytes:
         """The idempotent producers as of the image's beginning: as the segment before it ended, if there is one."""

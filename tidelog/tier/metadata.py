@@ -132,6 +132,13 @@ class SegmentsMirrored:
     segments: tuple[RemoteSegment, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class StartMoved:
+    """The log start has moved. A stream's own Raft group has an entry of its own for that, and never this one."""
+
+    offset: int
+
+
 Event = SegmentAdded | SegmentMoved | SegmentsAdopted | SegmentsMirrored
 
 
@@ -143,9 +150,10 @@ class _What(IntEnum):
     ADOPTED_ALONE = 2  # is read, and no longer written: before producers came with the segments
     ADOPTED = 3
     MIRRORED = 4
+    START_MOVED = 5
 
 
-def encode_event(event: Event) -> bytes:
+def encode_event(event: Event | StartMoved) -> bytes:
     match event:
         case SegmentAdded(segment, log_start):
             return _EVENT.pack(FORMAT, _What.ADDED) + _START.pack(log_start) + _encode_segment(segment)
@@ -156,9 +164,11 @@ def encode_event(event: Event) -> bytes:
         case SegmentsMirrored(start_offset, segments):
             head = _EVENT.pack(FORMAT, _What.MIRRORED) + _MIRROR.pack(start_offset, len(segments))
             return head + b"".join(map(_encode_segment, segments))
+        case StartMoved(offset):
+            return _EVENT.pack(FORMAT, _What.START_MOVED) + _START.pack(offset)
 
 
-def decode_event(content: bytes | bytearray | memoryview) -> Event:
+def decode_event(content: bytes | bytearray | memoryview) -> Event | StartMoved:
     try:
         version, kind = _EVENT.unpack_from(content)
         if version != FORMAT:
@@ -179,6 +189,8 @@ def decode_event(content: bytes | bytearray | memoryview) -> Event:
             case _What.MIRRORED:
                 start_offset, count = _MIRROR.unpack_from(content, at)
                 return SegmentsMirrored(start_offset, tuple(_decode_segments(content, at + _MIRROR.size, count)))
+            case _What.START_MOVED:
+                return StartMoved(_START.unpack_from(content, at)[0])
     except (struct.error, ValueError) as error:
         raise LayoutError(f"an event about a remote segment that cannot be read: {error}") from None
 
@@ -215,7 +227,7 @@ class RemoteLog:
 
     # Changing
 
-    def apply(self, event: Event) -> Outcome:
+    def apply(self, event: Event | StartMoved) -> Outcome:
         if self.mirrored and not isinstance(event, SegmentsMirrored):
             return Outcome.REFUSED  # the objects are not ours
         match event:
@@ -225,6 +237,10 @@ class RemoteLog:
                 return self._add(event)
             case SegmentMoved():
                 return self._move(event)
+            case StartMoved(offset):
+                outcome = Outcome.APPLIED if offset > self.start_offset else Outcome.REPEATED
+                self.move_start(offset)
+                return outcome
             case SegmentsAdopted(snapshot, _):
                 if not self.is_blank:
                     return Outcome.REFUSED
@@ -383,6 +399,10 @@ class RemoteMetadata(Protocol):
 
     async def record(self, event: Event) -> Outcome:
         """Have an event counted. Raises TierError when that is not known to have happened."""
+        ...
+
+    async def move_start(self, offset: int) -> None:
+        """Have the log start moved, before anything is deleted. Raises TierError as `record` does."""
         ...
 
 

@@ -21,7 +21,7 @@ from zlib import crc32
 
 from tidelog.tier.errors import LayoutError, StoreTimeoutError
 from tidelog.tier.layout import StreamPlace
-from tidelog.tier.metadata import Event, Outcome, RemoteLog, decode_event, encode_event
+from tidelog.tier.metadata import Event, Outcome, RemoteLog, StartMoved, decode_event, encode_event
 
 TOPIC = "__remote_log_metadata"
 PARTITIONS = 50
@@ -71,7 +71,13 @@ class TopicMetadata:
                 if not await self._read_on():
                     return
 
+    async def move_start(self, offset: int) -> None:
+        await self._record(StartMoved(offset))
+
     async def record(self, event: Event) -> Outcome:
+        return await self._record(event)
+
+    async def _record(self, event: Event | StartMoved) -> Outcome:
         """Raises StoreTimeoutError when the record was written and could not be read back: it may count all the
         same."""
         async with self._reading:  # so that what is read between the two is read here
