@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from tests.server.many import ClusterWorld
-from tests.server.operating import NEVER_STABLE_MS, create_on
+from tests.server.operating import NEVER_STABLE_MS, admin, create_on
 from tests.server.world import until
 from tests.tier.segments import remote, view
 from tests.tier.tiered import TIERED, read_numbers, settings, write
@@ -96,7 +96,11 @@ async def test_a_node_gives_every_number_there_is(
     assert found["RemoteFetchBytes", "t", -1] >= found["RemoteLogSizeBytes", "t", 0]
     assert found["RemoteCopyLagSegments", "t", 0] == 0
     assert found["RemoteChunkCacheLoads", "", -1] == 2
-    assert found["RemoteFetchBytesInFlight", "", -1] == 0
+    assert found["RemoteFetchBytesInFlight", "", -1] == found["RemoteLogReaderTaskQueueSize", "", -1] == 0
+    assert found["RemoteCopyOverdueBytes", "t", 0] == 0
+    status = await admin(leader, "tier-status", topic="t", partition=0)
+    named = {name for name, topic, _ in found if not topic and "Cache" not in name}
+    assert named <= status["node"].keys(), "the page says that it has them all"
     tiering.set_bounds(
         leader.settings.changed(
             {

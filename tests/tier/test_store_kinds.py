@@ -141,3 +141,15 @@ async def test_hdfs_is_reached_over_http_and_tried_as_often_as_any_store() -> No
             await store.read_all("t-x/0/a")
     assert [path.partition("?")[0] for _, path in proxy.seen] == ["/webhdfs/v1/tide/t-x/0/a"] * QUICK.tries_max
     assert "user.name=me" in proxy.seen[0][1]
+
+
+async def test_what_was_begun_on_hdfs_and_never_finished_can_be_removed_as_a_folder(tmp_path: Path) -> None:
+    async with hdfs(tmp_path) as store:
+        await store.put("t-x/0/a", b"whole")
+        left = tmp_path / ".tidelog-unfinished" / "a.1234"
+        left.parent.mkdir(exist_ok=True)
+        left.write_bytes(b"half")
+        assert await store.folders("") == [left.parent.name, "t-x"]
+        assert [each.name for each in await store.objects("t-x/")] == ["t-x/0/a"]
+        await store.delete([each.name for each in await store.objects(left.parent.name + "/")])
+        assert not left.exists()

@@ -55,6 +55,11 @@ async def gated(cluster: ClusterWorld, tmp_path: Path, partitions: int = 1, **ch
     return await server.connect(), Gate(server)
 
 
+def counted(cluster: ClusterWorld) -> dict[str, int]:
+    assert cluster.any.broker.tiering is not None
+    return cluster.any.broker.tiering.metrics.topic("t").named()
+
+
 def offsets_of_all(partitions: int) -> ListOffsetsRequest:
     asked = [ListOffsetsRequestPartition(partition_index=n, timestamp=ANY_TIME) for n in range(partitions)]
     return ListOffsetsRequest(topics=[ListOffsetsRequestTopic(name="t", partitions=asked)])
@@ -65,6 +70,7 @@ async def test_list_offsets_waits_for_the_store_as_long_as_the_node_allows(
 ) -> None:
     client, _ = await gated(cluster, tmp_path, remote_list_offsets_request_timeout_ms=50)
     assert (await client.list_offset("t", ANY_TIME)).error_code == ErrorCode.REQUEST_TIMED_OUT
+    assert counted(cluster)["RemoteListOffsetsExpires"] == 1
     assert (await client.list_offset("t", -2)).offset == 0, "what needs no store is answered all the same"
 
 
@@ -94,6 +100,13 @@ async def test_all_partitions_of_one_fetch_are_read_together(cluster: ClusterWor
     gate.open()
     parts = (await asked).responses[0].partitions
     assert [records_of(part.records)[0].offset for part in parts] == [0, 1, 2]
+
+
+async def test_a_fetch_that_the_store_keeps_waiting_is_counted(cluster: ClusterWorld, tmp_path: Path) -> None:
+    client, _ = await gated(cluster, tmp_path, remote_fetch_max_wait_ms=30)
+    answer = await client.fetch("t", 0, max_wait_ms=0)
+    assert (answer.error_code, answer.records or b"") == (0, b"")
+    await until(lambda: counted(cluster)["RemoteFetchExpires"] == 1)
 
 
 async def test_a_search_by_time_goes_on_when_segments_are_deleted_meanwhile(

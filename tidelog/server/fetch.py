@@ -160,6 +160,10 @@ class Fetch:
         self._remote_deadline_ms = 0
         self._timer = None
         self._look()
+        for part in self._parts:
+            if part.replica is not None and part.remote is not None and not part.remote.done:
+                assert self._broker.tiering is not None, "it was asked"
+                self._broker.tiering.expired(part.replica, fetch_expires=1)
 
     def _gather(self) -> tuple[int, bool, bool]:
         """(bytes found, whether there is something to tell at once, whether the store is waited for).

@@ -79,9 +79,9 @@ class RemoteReads:
         self._tasks: set[asyncio.Task[None]] = set()
         self._names: dict[UUID, str] = {}  # under which topics of others are counted: those that show them
 
-    @property
-    def bytes_in_flight(self) -> int:
-        return self._room.bytes
+    def under_way(self) -> dict[str, int]:
+        """Bytes on their way from the store, and pieces that wait for room among them, as metrics call them."""
+        return {"RemoteFetchBytesInFlight": self._room.bytes, "RemoteLogReaderTaskQueueSize": self._room.waiting}
 
     def begin(
         self,

@@ -146,6 +146,12 @@ class Tiering:
         place = self.place_of(replica)
         return None if place is None else await self.reads.first_at_time(replica, place, timestamp)
 
+    def expired(self, replica: Replica, **counted: int) -> None:
+        """The store took too long for a request, which did not wait for it any longer."""
+        topic = self.topic_of(replica)
+        if topic is not None:
+            self.metrics.count(topic.name, **counted)
+
     # Streams
 
     def topic_of(self, replica: Replica) -> Topic | None:
@@ -288,13 +294,14 @@ class Tiering:
     def samples(self) -> list[Sample]:
         """Every number there is about tiers on this node: what it counted, and of the streams that it leads."""
         found = self.metrics.samples((("Chunk", self.reads.chunks.counts), ("Index", self.reads.indexes.counts)))
-        found.append(Sample("RemoteFetchBytesInFlight", self.reads.bytes_in_flight))
+        found += [Sample(name, value) for name, value in self.reads.under_way().items()]
         for replica in list(self._broker.node.replicas.values()):
             place = self._broker.state.partition_of(replica.stream) if self._concerns(replica) else None
             if place is not None:
                 lags = lags_of(replica.log.segments_view(), replica.remote, replica.start_offset).named()
                 lags["RemoteLogSizeBytes"] = replica.remote.readable_bytes
                 lags["RemoteLogMetadataCount"] = len(replica.remote)
+                lags["RemoteCopyOverdueBytes"] = self.overdue_bytes(replica)
                 found += [Sample(name, value, place[0].name, place[1]) for name, value in lags.items()]
         return found
 

@@ -63,6 +63,10 @@ class InFlight:
     def bytes(self) -> int:
         return self._bytes
 
+    @property
+    def waiting(self) -> int:
+        return len(self._waiting)
+
     def has_room(self, size: int) -> bool:
         return not self._waiting and (self._bytes + size <= self._max or not self._bytes)
 

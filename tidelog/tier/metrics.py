@@ -21,10 +21,13 @@ class Counts:
     fetch_bytes: int = 0
     fetch_errors: int = 0
     fetch_throttled: int = 0  # left out of an answer, because the quota was used up
+    fetch_expires: int = 0  # partitions that were empty in an answer, because the store took too long
+    list_offsets_expires: int = 0  # partitions of which no offset was found in time
     copy_requests: int = 0
     copy_bytes: int = 0
     copy_errors: int = 0
-    copy_throttle_ms: int = 0  # waited, because of the quota
+    copy_throttled: int = 0  # pieces that waited, because of the quota
+    copy_throttle_ms: int = 0  # how long, all together
     delete_requests: int = 0
     delete_bytes: int = 0
     delete_errors: int = 0

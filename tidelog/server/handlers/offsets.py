@@ -17,6 +17,7 @@ from tidelog.wire.messages import (
     DeleteRecordsResponsePartition,
     DeleteRecordsResponseTopic,
     ListOffsetsRequestPartition,
+    ListOffsetsRequestTopic,
     ListOffsetsResponse,
     ListOffsetsResponsePartition,
     ListOffsetsResponseTopic,
@@ -41,12 +42,12 @@ NOT_AVAILABLE_SINCE = 5
 
 
 async def list_offsets(call: Call) -> ListOffsetsResponse:
-    response = ListOffsetsResponse()
-    for topic in call.request.topics:
-        # All at once: each may wait for other nodes and for the store, and all have the request's one deadline.
+    async def listed(topic: ListOffsetsRequestTopic) -> ListOffsetsResponseTopic:
         answers = await asyncio.gather(*(_list(call, topic.name, partition) for partition in topic.partitions))
-        response.topics.append(ListOffsetsResponseTopic(name=topic.name, partitions=list(answers)))
-    return response
+        return ListOffsetsResponseTopic(name=topic.name, partitions=list(answers))
+
+    # All at once: each may wait for other nodes and for the store, and all have the request's one deadline.
+    return ListOffsetsResponse(topics=list(await asyncio.gather(*map(listed, call.request.topics))))
 
 
 async def _list(call: Call, name: str, asked: ListOffsetsRequestPartition) -> ListOffsetsResponsePartition:
@@ -70,6 +71,8 @@ async def _list(call: Call, name: str, asked: ListOffsetsRequestPartition) -> Li
         async with asyncio.timeout(_store_s(call.broker, deadline_ms)):
             answer.offset, answer.timestamp = await _offset_at(call.broker, replica, asked.timestamp)
     except TimeoutError:
+        if call.broker.tiering is not None:
+            call.broker.tiering.expired(replica, list_offsets_expires=1)
         answer.error_code = ErrorCode.REQUEST_TIMED_OUT
         return answer
     except TierError as error:

@@ -66,6 +66,7 @@ def status(broker: "Broker", topic: Topic, partition: Partition) -> Content:
         "node": {
             "node": broker.settings.node_id,
             **metrics.node.named(),
+            **reads.under_way(),
             "chunk_cache": dataclasses.asdict(reads.chunks.counts),
             "index_cache": dataclasses.asdict(reads.indexes.counts),
         },
