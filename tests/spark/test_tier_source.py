@@ -16,6 +16,7 @@ from pyspark.sql import SparkSession
 
 from tests.cli.embedded import Up
 from tests.ports import free_port
+from tidelog.spark.errors import DataLost
 from tidelog.spark.kernel.decode import RECORD_SCHEMA
 from tidelog.spark.kernel.options import read_options
 from tidelog.spark.produce import LaneStart, LaneWriter
@@ -31,6 +32,7 @@ VALUE_BYTES = 1_000
 DIGEST = "bit_xor(xxhash64(key, value, topic, partition, offset, timestamp, timestampType)) digest, count(1) count"
 LOCAL_START = -4  # what ListOffsets calls the first offset on disk
 TIERED_S_MAX = 60.0
+TIERED = {"remote.storage.enable": "true", "local.retention.bytes": "1"}
 PAUSE_S = 0.05
 
 
@@ -57,7 +59,7 @@ def tiered(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tiered]:
     up = Up(folder, "--nodes", "1", "--port", "0", "--console-port", "0", *given)
     try:
         log = Log(up.bootstrap, replicas=1)
-        topic = log.topic(2, {"remote.storage.enable": "true", "local.retention.bytes": "1"})
+        topic = log.topic(2, TIERED)
         fill(log, topic)
         yield Tiered(
             log, topic, {"subscribe": topic, "tier.path": f"file://{folder}/store", "tier.rangeBytes": "600000"}
@@ -103,6 +105,39 @@ def test_what_lies_in_the_store_is_read_without_a_broker(tiered: Tiered):
             {name: row[name] for name in RECORD_SCHEMA.names if name != "headers"} for row in everything[partition]
         ]
         assert rows == expected[: len(rows)]
+
+
+def test_what_is_copied_and_deleted_underneath_makes_an_error_and_never_a_gap(tiered: Tiered):
+    """Planned once, then read while the node goes on copying, and after it has deleted."""
+    log, topic, trimmed = tiered.log, tiered.log.topic(2, TIERED), ROWS // 4
+    fill(log, topic)
+    everything = log.rows(topic)
+    reader = LogReader(options_of(replace(tiered, options={**tiered.options, "subscribe": topic})))
+    parts = reader.partitions()
+    assert any(part.stored for part in parts)
+
+    def read(part: Any) -> None:
+        rows = [row for batch in reader.read(part) for row in batch.to_pylist()]
+        expected = everything[part.partition][part.start : part.end]
+        assert rows == [{name: row[name] for name in RECORD_SCHEMA.names if name != "headers"} for row in expected]
+
+    fill(log, topic)  # what the plan leaves to brokers is copied meanwhile, and leaves the disk
+    for part in parts:
+        read(part)
+    log.trim(topic, 0, trimmed)
+    (folder,) = Path(tiered.options["tier.path"].removeprefix("file://")).glob(f"{topic}-*/0")
+    give_up = time.monotonic() + TIERED_S_MAX
+    while any(path.name < f"{1:020d}" for path in folder.glob("*.log")):
+        assert time.monotonic() < give_up, "nothing was deleted"
+        time.sleep(PAUSE_S)
+    lost = 0
+    for part in parts:
+        try:
+            read(part)  # all of it, or nothing
+        except DataLost:
+            assert (part.partition, part.start < trimmed) == (0, True)
+            lost += 1
+    assert lost > 0
 
 
 def test_spark_reads_the_same_rows_with_and_without_the_store(spark: SparkSession, tiered: Tiered):
