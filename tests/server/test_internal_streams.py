@@ -83,6 +83,26 @@ async def test_the_journal_is_trimmed_to_its_snapshot(
     assert await _committed(server, "other") == {"t": 134}
 
 
+@restarts
+async def test_a_snapshot_does_not_call_for_the_next_one(
+    world: World, monkeypatch: pytest.MonkeyPatch, restart: Restart
+) -> None:
+    """One of more records than SNAPSHOT_EVERY did, for ever, and held commits back each time."""
+    monkeypatch.setattr(tidelog.server.coordinators, "SNAPSHOT_EVERY", 10)
+    server = await world.start()
+    await server.create("t")
+    client = await server.connect()
+    for number in range(30):
+        assert await _commit(client, number, group=f"g{number}") == 0
+    end = server.replica(TOPIC).log.next_offset
+    assert end == 30 + (10 + 2) + (21 + 2)  # a snapshot has two markers, and comes not before as many records again
+    server = await restart(world, server)
+    client = await server.connect()
+    for number in range(5):
+        assert await _commit(client, number, group=f"g{number}") == 0
+    assert server.replica(TOPIC).log.next_offset == end + 5
+
+
 async def test_a_deleted_topics_offsets_go_with_it(world: World) -> None:
     server = await world.start()
     for topic in ("t", "u"):

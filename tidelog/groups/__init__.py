@@ -8,7 +8,7 @@ translate from and to the wire. The journal's records are Kafka's own (`journal`
 from tidelog.groups.coordinator import Coordinator
 from tidelog.groups.errors import GroupsError, GroupSettingsError, JournalError
 from tidelog.groups.image import Image
-from tidelog.groups.journal import Record, is_snapshot_begin
+from tidelog.groups.journal import Record, is_snapshot_begin, is_snapshot_end
 from tidelog.groups.messages import (
     CommitRequest,
     CommitResult,
@@ -63,5 +63,6 @@ __all__ = [
     "SyncResult",
     "TopicPartition",
     "is_snapshot_begin",
+    "is_snapshot_end",
     "partition_of",
 ]

@@ -162,6 +162,10 @@ def is_snapshot_begin(key: bytes) -> bool:
     return len(key) >= _INT16.size and _INT16.unpack_from(key)[0] == KEY_SNAPSHOT_BEGIN
 
 
+def is_snapshot_end(key: bytes) -> bool:
+    return len(key) >= _INT16.size and _INT16.unpack_from(key)[0] == KEY_SNAPSHOT_END
+
+
 def fits_string(text: str | None) -> bool:
     return text is None or len(text) * 4 <= STRING_BYTES_MAX or len(text.encode()) <= STRING_BYTES_MAX
 

@@ -10,7 +10,7 @@ import random
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from tidelog.groups import Coordinator, GroupSettings, is_snapshot_begin, partition_of
+from tidelog.groups import Coordinator, GroupSettings, is_snapshot_begin, is_snapshot_end, partition_of
 from tidelog.groups import Record as JournalRecord
 from tidelog.groups.image import Image
 from tidelog.raft import Reason, Refusal
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 TOPIC = "__consumer_offsets"
 APPEND_TIMEOUT_MS = 30_000
 CREATE_TIMEOUT_MS = 10_000
-SNAPSHOT_EVERY = 20_000  # records
+SNAPSHOT_EVERY = 20_000  # records; but not before there are as many as the last snapshot had
 
 
 def group_settings(settings: Settings) -> GroupSettings:
@@ -55,7 +55,8 @@ class Seat:
         self._timer: asyncio.TimerHandle | None = None
         self._clock_offset_ms = wall_ms() - now_ms()  # sessions must not feel the wall clock being set
         self._records_since_snapshot = 0
-        self._snapshot_offset = -1
+        self._snapshot_offset = -1  # where the last one begins
+        self._snapshot_records = 0
         self._loaded_topics: set[str] = set()  # that had offsets when we began; nobody has looked yet if they exist
         self.coordinator: Coordinator | None = None
         replica.on_leadership = self._leadership_changed
@@ -105,10 +106,11 @@ class Seat:
 
     def _load(self) -> None:
         self.coordinator = coordinator = Coordinator(self._settings, random.Random(), self._append)
+        self._records_since_snapshot = 0
         image = Image()
         for record in self.replica.records(0):
             image.apply(record.key or b"", record.value)
-            self._records_since_snapshot += 1
+            self._count(record.key or b"", record.offset)
         coordinator.start(image, self.now())
         self._loaded_topics = coordinator.topics()
         self.touched()
@@ -141,15 +143,25 @@ class Seat:
 
         offset = replica.append([batch], len(records), None, replica.now() + APPEND_TIMEOUT_MS, committed)
         for number, (key, _) in enumerate(records):
-            if is_snapshot_begin(key):
-                self._snapshot_offset = offset + number
-        self._records_since_snapshot += len(records)
-        if self._records_since_snapshot >= SNAPSHOT_EVERY and coordinator is not None:
-            self._records_since_snapshot = 0
+            self._count(key, offset + number)
+        if self._snapshot_due and coordinator is not None:
             self._loop.call_soon(self._write_snapshot, coordinator)
 
+    def _count(self, key: bytes, offset: int) -> None:
+        """A snapshot's own records do not count, else a large one would call for the next."""
+        self._records_since_snapshot += 1
+        if is_snapshot_begin(key):
+            self._snapshot_offset = offset
+        elif is_snapshot_end(key):
+            self._snapshot_records = offset - self._snapshot_offset
+            self._records_since_snapshot = 0
+
+    @property
+    def _snapshot_due(self) -> bool:
+        return self._records_since_snapshot >= max(SNAPSHOT_EVERY, self._snapshot_records)
+
     def _write_snapshot(self, coordinator: Coordinator) -> None:
-        if self.coordinator is coordinator:
+        if self.coordinator is coordinator and self._snapshot_due:  # else it was begun meanwhile
             coordinator.write_snapshot(self._snapshot_written)
 
     def _snapshot_written(self, error: ErrorCode) -> None:
