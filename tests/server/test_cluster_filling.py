@@ -1,6 +1,7 @@
 """New replicas are filled while the world goes on: topics deleted, plans changed, nodes restarted, records written."""
 
 import asyncio
+import time
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ from tests.server.many import ClusterWorld
 from tests.server.operating import QUICK_STABLE_MS, STAY, admin, create_on, lead, partition_of, voters
 from tests.server.world import Server, until
 from tidelog.cluster import CLUSTER_STREAM
+from tidelog.server.quotas import BURST_S
 from tidelog.wire.messages import DeleteTopicsRequest, DeleteTopicsRequestTopic
 
 SMALL: dict[str, Any] = {"storage_segment_bytes": 1 << 20, "raft_election_timeout_ms": 1_000} | STAY
@@ -71,6 +73,17 @@ async def test_a_move_that_is_taken_back_while_a_replica_is_filled_leaves_nothin
     assert cluster.servers[3].high_watermark("t") == 80
 
 
+async def test_a_replica_is_filled_no_faster_than_is_allowed(cluster: ClusterWorld) -> None:
+    rate = 3 << 20
+    newcomer, _ = await _being_filled(cluster, 4, **SMALL | {"fill_bytes_per_second": rate})
+    filler, since = newcomer.broker.assigned.filler, time.monotonic()
+    before = filler.bytes_filled
+    await until(lambda: voters(cluster, "t") == (1, 2, 4))
+    more, saved_up = filler.bytes_filled - before, rate * BURST_S
+    assert more > 4 << 20
+    assert time.monotonic() - since >= (more - saved_up) / rate
+
+
 async def test_a_node_that_restarts_while_it_is_filled_goes_on(cluster: ClusterWorld) -> None:
     await _being_filled(cluster, 4, **SLOW)
     await cluster.kill(4)
@@ -87,6 +100,24 @@ async def test_a_leader_that_dies_while_it_fills_a_replica_is_replaced_as_source
     await cluster.kill(1)
     await until(lambda: 4 in voters(cluster, "t"))
     await until(lambda: newcomer.high_watermark("t") == 80)
+
+
+async def test_streams_that_have_no_leader_do_not_keep_others_from_being_filled(
+    cluster: ClusterWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tidelog.server.filler.FILLING_MAX", 1)
+    await cluster.start(3, **SMALL)
+    newcomer = await cluster.start_node(4, roles="data", **SMALL)
+    await create_on(cluster.any, "lost", [1])
+    await create_on(cluster.any, "t", [2, 3])
+    await _write(await lead(cluster, "t", 2), 20)
+    lost = partition_of(cluster.any, "lost").stream
+    await cluster.kill(1)
+    await admin(cluster.any, "reassign", topic="lost", partition=0, replicas=[1, 4], force=True)
+    await until(lambda: newcomer.broker.assigned.filler.streams == [lost])
+    await admin(cluster.any, "reassign", topic="t", partition=0, replicas=[2, 3, 4])
+    await until(lambda: voters(cluster, "t") == (2, 3, 4))
+    assert lost in newcomer.broker.assigned.filler.streams
 
 
 async def test_a_stream_moves_to_entirely_other_nodes_while_it_is_written(cluster: ClusterWorld) -> None:

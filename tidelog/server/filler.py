@@ -60,15 +60,15 @@ class Filler:
 
     async def _fill(self, stream: int) -> None:
         said = ""
-        async with self._room:
-            while self.wanted(stream):
-                try:
+        while self.wanted(stream):
+            try:
+                async with self._room:  # let go between attempts: a stream without a leader must not keep others out
                     await self._fill_from_leader(stream)
-                except (SourceError, StorageError) as error:
-                    if str(error) != said:
-                        said = str(error)
-                        log.info("stream %d is not filled yet: %s", stream, said)
-                await asyncio.sleep(RETRY_S)
+            except (SourceError, StorageError) as error:
+                if str(error) != said:
+                    said = str(error)
+                    log.info("stream %d is not filled yet: %s", stream, said)
+            await asyncio.sleep(RETRY_S)
         self._broker.node.abandon_fillings(self.wanted)
 
     def wanted(self, stream: int) -> bool:
