@@ -9,6 +9,7 @@ from tests.ports import free_port
 from tests.server.client import batch_of
 from tests.server.many import ClusterWorld
 from tests.server.operating import (
+    NEVER_STABLE_MS,
     QUICK_STABLE_MS,
     STAY,
     ask_admin,
@@ -25,6 +26,7 @@ from tidelog.server import operations
 from tidelog.server.operations import OperationError, transfer_leader
 from tidelog.server.replica import Replica
 from tidelog.wire.errors import ErrorCode
+from tidelog.wire.messages import CreatePartitionsRequest, CreatePartitionsRequestTopic
 
 PATIENT = {"raft_heartbeat_ms": 500, "raft_election_timeout_ms": 20_000}  # no election comes by itself
 
@@ -102,6 +104,19 @@ async def test_a_preferred_data_centre_that_is_set_later_attracts_the_leader(
     await _start_in_racks(cluster, "a", "b", "c")
     await create_on(cluster.servers[1], "t", [1, 2, 3], leader_rack="c")
     await until(lambda: _leads(cluster, "t", 3))
+
+
+async def test_partitions_that_are_added_are_led_from_the_preferred_data_centre(
+    cluster: ClusterWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tidelog.server.controller.STABLE_MS", NEVER_STABLE_MS)  # nobody moves leaders there later
+    await _start_in_racks(cluster, "a", "b", "c", "d")
+    server = cluster.servers[1]
+    await server.create("t", replication=2, leader_rack="b")
+    asked = [CreatePartitionsRequestTopic(name="t", count=6, assignments=None)]
+    response = await (await server.connect()).ask(CreatePartitionsRequest(topics=asked, timeout_ms=10_000))
+    assert response.results[0].error_code == 0, response.results[0].error_message
+    assert [partition_of(server, "t", number).replicas[0] for number in range(6)] == [2] * 6
 
 
 async def _start_in_racks(cluster: ClusterWorld, *racks: str) -> None:
@@ -229,3 +244,25 @@ async def test_a_stream_fails_over_when_its_leader_dies_and_back_and_forth(clust
 def _ready(server: Server) -> bool:
     found = server.broker.replica_of("t", 0)
     return isinstance(found, Replica) and found.ready
+
+
+async def test_a_node_that_stops_hands_over_to_one_that_lives(cluster: ClusterWorld) -> None:
+    """It chose among those that have everything, and gave up when the one it had chosen was dead."""
+    await cluster.start(3, **STAY)
+    await create_on(cluster.any, "t", [1, 2, 3])
+    for leader, away, other in ((1, 2, 3), (3, 1, 2)):
+        await lead(cluster, "t", leader)
+        await lead_cluster(cluster, leader)
+        stopping, staying = cluster.servers[leader], cluster.servers[other]
+        await until(lambda stopping=stopping: _all_have_everything(stopping, "t"))
+        await cluster.kill(away)
+        await until(lambda stopping=stopping, away=away: not stopping.broker.is_alive(away))
+        term = stopping.replica("t").group.term
+        await cluster.stop_node(leader)
+        assert staying.replica("t").group.term > term  # it has not waited for silence
+        await asyncio.gather(cluster.start_node(leader), cluster.start_node(away))
+
+
+def _all_have_everything(leader: Server, topic: str) -> bool:
+    replica = leader.replica(topic)
+    return all(m.match == replica.log.last_index for m in replica.group.members(leader.broker.now()))

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from tidelog.cluster import Partition
-from tidelog.raft import Configuration
-from tidelog.server.leaders import leader_of, standing_of
+from tidelog.raft import Configuration, MemberView
+from tidelog.server.leaders import leader_of, standing_of, successor_of
 
 STREAM = 5
 
@@ -48,3 +48,29 @@ def test_the_members_come_from_who_knows_the_leader() -> None:
     assert standing_of(_broker((1, 5)), partition, offline)[2:] == ([3, 1, 2], [1, 2], [3])
     assert standing_of(_broker((1, 3)), partition, offline)[2:] == ([3, 1, 2], [2], [3])
     assert standing_of(_broker(None), partition, frozenset())[2:] == ([3, 1, 2], [3, 2], [])
+
+
+def _member(node: int, match: int, voter: bool = True, accepting: bool = True) -> MemberView:
+    return MemberView(node, match, 0, voter, not voter, accepting)
+
+
+@pytest.mark.parametrize(
+    ("others", "successor"),
+    [
+        pytest.param([_member(2, 8), _member(3, 9)], 3, id="who has most"),
+        pytest.param([_member(4, 9), _member(3, 9)], 3, id="who lives"),
+        pytest.param([_member(4, 9), _member(3, 7)], 3, id="who lives, though it lacks something"),
+        pytest.param([_member(2, 9, accepting=False), _member(3, 9)], 3, id="who has room"),
+        pytest.param([_member(2, 9, voter=False), _member(3, 7)], 3, id="who has a vote"),
+        pytest.param([_member(4, 9), _member(2, 9, accepting=False)], None, id="nobody"),
+        pytest.param([], None, id="there is nobody else"),
+    ],
+)
+def test_a_stream_is_handed_over_to_the_one_that_can_go_on(others: list[MemberView], successor: int | None) -> None:
+    """Node 1 leads it, node 4 is dead."""
+    group = SimpleNamespace(members=lambda _now_ms: [_member(1, 9), *others], asleep=False)
+    broker: Any = SimpleNamespace(
+        now=lambda: 0, settings=SimpleNamespace(node_id=1), is_alive=lambda node: node in (1, 2, 3)
+    )
+    replica: Any = SimpleNamespace(group=group)
+    assert successor_of(broker, replica) == successor

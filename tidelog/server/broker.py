@@ -39,7 +39,7 @@ from tidelog.server.fetch import Fetch
 from tidelog.server.framing import PRODUCE
 from tidelog.server.handlers import HANDLERS, Call
 from tidelog.server.handlers.producers import ProducerIds
-from tidelog.server.leaders import NOBODY
+from tidelog.server.leaders import NOBODY, successor_of
 from tidelog.server.leaders import leader_of as newest_leader
 from tidelog.server.memory import COPIED_BYTES_MAX, BufferPool, Inlet
 from tidelog.server.node import Node
@@ -239,11 +239,8 @@ class Broker:
         led = [replica for replica in self.node.replicas.values() if replica.ready]
         asked: list[Replica] = []
         for replica in led:
-            others = [m for m in replica.group.members(now_ms()) if m.voter and m.node != self.settings.node_id]
-            best = max(others, key=lambda member: member.match, default=None)
-            if best is None or not self.is_alive(best.node):
-                continue
-            if self.node.transfer_leadership(replica.stream, best.node) is None:
+            successor = successor_of(self, replica)
+            if successor is not None and self.node.transfer_leadership(replica.stream, successor) is None:
                 asked.append(replica)
         deadline_ms = now_ms() + HAND_OVER_MS_MAX
         for replica in asked:

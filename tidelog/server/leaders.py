@@ -123,6 +123,19 @@ def members_of(broker: "Broker", replica: Replica) -> list[MemberView]:
     return [replace(member, heard_ms_ago=0) if broker.is_alive(member.node) else member for member in members]
 
 
+def successor_of(broker: "Broker", replica: Replica) -> int | None:
+    """Who should lead a stream that this node leads and cannot go on with: one that lives and has room, and most of
+    the log."""
+    able = [
+        member
+        for member in members_of(broker, replica)
+        if member.voter and member.accepting and member.node != broker.settings.node_id
+        and broker.is_alive(member.node)
+    ]  # fmt: skip
+    best = max(able, key=lambda member: member.match, default=None)
+    return None if best is None else best.node
+
+
 def endpoints_of(broker: "Broker", nodes: Iterable[int]) -> list[Endpoint]:
     """Where clients reach these nodes, each once, for an answer that names them as leaders (KIP-951)."""
     known = broker.state.nodes

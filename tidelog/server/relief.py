@@ -5,7 +5,7 @@ import logging
 from typing import TYPE_CHECKING
 
 from tidelog.server.background import run_in_background
-from tidelog.server.leaders import members_of
+from tidelog.server.leaders import successor_of
 from tidelog.server.replica import Replica
 
 if TYPE_CHECKING:
@@ -41,16 +41,10 @@ class Relief:
         broker, now_ms = self._broker, self._broker.now()
         if now_ms < self._next_ms.get(replica.stream, 0):
             return
-        able = [
-            member
-            for member in members_of(broker, replica)
-            if member.voter and member.accepting and member.node != broker.settings.node_id
-            and broker.is_alive(member.node)
-        ]  # fmt: skip
-        best = max(able, key=lambda member: member.match, default=None)
-        if best is None:
+        successor = successor_of(broker, replica)
+        if successor is None:
             return
-        refusal = broker.node.transfer_leadership(replica.stream, best.node)
+        refusal = broker.node.transfer_leadership(replica.stream, successor)
         if refusal is None:
             self._next_ms[replica.stream] = now_ms + AGAIN_MS
-            log.warning("the disk has no room: stream %d is handed over to node %d", replica.stream, best.node)
+            log.warning("the disk has no room: stream %d is handed over to node %d", replica.stream, successor)

@@ -133,7 +133,8 @@ async def _grow(call: Call, asked: CreatePartitionsRequestTopic) -> None:
             ErrorCode.INVALID_PARTITIONS, f"{asked.count} partitions; there are {before}, {limit} are allowed"
         )
     if asked.assignments is None:
-        replicas = place(broker, asked.count - before, len(topic.partitions[0].replicas))
+        leader_rack = topic.configs.get("leader.rack")
+        replicas = place(broker, asked.count - before, len(topic.partitions[0].replicas), leader_rack)
     else:
         replicas = [tuple(one.broker_ids) for one in asked.assignments]
         if len(replicas) != asked.count - before:
