@@ -268,6 +268,14 @@ def test_rates() -> None:
     assert slept == [0.5, 2.0]
 
 
+def test_a_backup_takes_as_long_as_its_rate_wants(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    filled(world.fake)
+    slept: list[float] = []
+    monkeypatch.setattr("tidelog.cli.backup.time", SimpleNamespace(monotonic=lambda: 0.0, sleep=slept.append))
+    done = json.loads(world.backup("--json", "--rate", "1K"))
+    assert slept[-1] == done["bytes_read"] / 1024  # the clock stands still, so that pauses add up
+
+
 # --- restore ----------------------------------------------------------------------------------------------------------
 
 

@@ -414,6 +414,30 @@ async def test_a_method_that_the_other_node_does_not_know_is_refused(cluster: Cl
 # Under replication
 
 
+async def test_what_one_turn_writes_to_many_streams_leaves_for_a_node_together(cluster: ClusterWorld) -> None:
+    await cluster.start(3, **STAY)
+    leader = cluster.servers[1]
+    await create_on(leader, "t", *[[1, 2, 3]] * 10)
+    for number in range(10):
+        await lead(cluster, "t", 1, number)
+    replicas = [leader.replica("t", number) for number in range(10)]
+    sent: list[Envelope] = []
+    send = leader.broker.node.send
+
+    def record(envelope: Envelope) -> None:
+        sent.append(envelope)
+        send(envelope)
+
+    leader.broker.node.send = record
+    for replica in replicas:
+        replica.append([batch_of("x")], 1, None, replica.now() + 10_000, lambda refusal: None)
+    await until(lambda: all(replica.high_watermark == 1 for replica in replicas))
+    for follower in (2, 3):
+        written = [[m.group for m in envelope.messages if isinstance(m, AppendRequest) and m.entries]
+                   for envelope in sent if envelope.destination == follower]  # fmt: skip
+        assert sorted(filter(None, written)) == [[replica.stream for replica in replicas]]
+
+
 async def test_connections_that_break_while_records_are_on_their_way_lose_none(cluster: ClusterWorld) -> None:
     patient = {"raft_election_timeout_ms": 5_000, "raft_heartbeat_ms": 50}
     await cluster.start(3, **STAY, **patient)
