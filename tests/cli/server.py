@@ -13,15 +13,16 @@ STOP_S_MAX = 30
 
 
 class Server:
-    def __init__(self, folder: Path, where: str = "") -> None:
-        """`where` is another setting for where the data lies."""
+    def __init__(self, folder: Path, where: str = "", config: Path | None = None) -> None:
+        """`where` is another setting for where the data lies; `config` is a file that has all settings."""
         where = where or f"data.dir={folder / 'data'}"
         settings = (where, "port=0", "node.id=1", "group.initial.rebalance.delay.ms=0")
+        arguments = [f"--set={setting}" for setting in settings] if config is None else ["--config", str(config)]
         self._log = folder / "server.log"
         with open(self._log, "wb") as log:
             # In a session of its own: a Ctrl-C for the tests must not stop the server under the test that runs.
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "tidelog.cli", "server", *(f"--set={setting}" for setting in settings)],
+                [sys.executable, "-m", "tidelog.cli", "server", *arguments],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=log,

@@ -127,6 +127,15 @@ def test_remove_node_can_be_given_again_after_its_time_was_up(fake: FakeCluster,
     assert [name for name, _ in fake.calls].count("drain-node") == 1
 
 
+def test_remove_node_can_be_given_again_with_force(fake: FakeCluster, tidelog: Run) -> None:
+    fake.config_nodes = [1, 2]
+    fake.draining.add(3)
+    row = fake.topic("orders")[0]
+    row.replicas = row.voters = [1, 2]
+    tidelog("cluster", "remove-node", "3", "--force")
+    assert ("drain-node", {"node": 3, "draining": True, "force": True}) in fake.calls
+
+
 def test_remove_node_does_not_leave_two_config_servers_unless_forced(fake: FakeCluster, tidelog: Run) -> None:
     line = one_line(tidelog("cluster", "remove-node", "3", status=1))
     assert "2 would be left, of which none may fail" in line

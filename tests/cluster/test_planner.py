@@ -190,6 +190,31 @@ def test_the_next_step(situation: str, told: str) -> None:
     assert _told(Situation(situation).plan()) == told
 
 
+@pytest.mark.parametrize(
+    ("situation", "told"),
+    [
+        ("replicas 1 3, voters 1* 2 3, ill 3", "remove 2"),  # it waits for 3 then
+        ("replicas 1 2 3, voters 1* 2 3 4 5, ill 2 3", "remove 4 5"),
+        ("replicas 1 3, voters 1* 2 3, ill 2 3", "-"),  # no majority could agree to it
+        ("replicas 1 4, voters 1* 2, ill 4", "-"),  # nobody leaves before the newcomer is there
+        ("replicas 2 3, voters 1* 2 3, ill 3", "lead 2"),
+    ],
+)
+def test_what_would_leave_no_live_majority_is_asked_only_by_force(situation: str, told: str) -> None:
+    unforced, forced = Situation(situation), Situation(situation)
+    forced.planner.force(1, forced.machine.state.topics["t"].partitions[0].replicas)
+    assert not any(isinstance(action, ChangeMembers) for action in unforced.plan())
+    actions = forced.plan()
+    assert _told(actions) == told
+    assert all(action.force for action in actions if isinstance(action, ChangeMembers))
+
+
+def test_force_is_for_those_replicas_only() -> None:
+    situation = Situation("replicas 1 3, voters 1* 2 3, ill 3")
+    situation.planner.force(1, (1, 2))
+    assert _told(situation.plan()) == "-"
+
+
 # --- from call to call -----------------------------------------------------------------------------------------------
 
 

@@ -8,6 +8,7 @@ from tests.server.client import batch_of
 from tests.server.many import ClusterWorld
 from tests.server.operating import (
     QUICK_STABLE_MS,
+    STAY,
     admin,
     ask_admin,
     cluster_members,
@@ -103,6 +104,22 @@ async def test_a_change_that_would_cost_the_quorum_is_refused_unless_it_is_force
     await until(lambda: voters(cluster, "t") == (1, 2, 3))  # as the topic says
 
 
+async def test_an_operator_may_have_a_stream_wait_for_a_node_that_is_away(cluster: ClusterWorld) -> None:
+    """The controller asks for no such change by itself; by force it does, and the change ends when the node is back."""
+    await cluster.start(3, **STAY)
+    await create_on(cluster.any, "t", [1, 2, 3])
+    leader = await lead(cluster, "t", 1)
+    await _write(leader, "t", 1)
+    await cluster.kill(3)
+    controller = await cluster.controller()
+    await until(lambda: not (leader.broker.is_alive(3) or controller.broker.is_alive(3)))
+    await admin(leader, "reassign", topic="t", partition=0, replicas=[1, 3], force=True)
+    await until(lambda: leader.replica("t").group.configuration.joint)
+    await cluster.start_node(3)
+    await until(lambda: voters(cluster, "t") == (1, 3))
+    assert await _everything(await cluster.until_led("t"), "t") == ["0"]
+
+
 async def test_replicas_that_are_away_are_taken_only_by_force(cluster: ClusterWorld) -> None:
     await cluster.start(3)
     await cluster.start_node(4, roles="data")
@@ -179,6 +196,32 @@ async def test_a_node_whose_streams_would_have_too_few_others_is_not_drained(clu
     refused = await ask_admin(cluster.any, "drain-node", node=3)
     assert refused.error_code == ErrorCode.NOT_ENOUGH_REPLICAS
     assert not any(node.draining for node in cluster.any.broker.state.nodes.values())
+
+
+@pytest.mark.parametrize("dead", [False, True], ids=["alive", "dead"])
+async def test_by_force_streams_are_left_with_fewer_replicas_and_nothing_is_lost(
+    cluster: ClusterWorld, dead: bool
+) -> None:
+    await cluster.start(3)
+    await create_on(cluster.any, "t", [3, 1, 2])
+    await create_on(cluster.any, "moved", [3])
+    await lead(cluster, "t", 3)
+    await _write(cluster.servers[3], "t", 3)
+    await cluster.until_led("moved")
+    if dead:
+        await cluster.kill(3)
+        await cluster.until_led("t")
+    await admin(cluster.any, "drain-node", node=3, force=True)
+    await until(lambda: voters(cluster, "t") == (1, 2))
+    if dead:
+        await cluster.start_node(3)  # what has no other replica can be moved only by the node that has it
+    controller = await cluster.controller()
+    await until(lambda: not controller.broker.state.uses(3))
+    await admin(cluster.servers[1], "remove-node", node=3, force=True)
+    await until(lambda: cluster.servers[3].failure is not None)
+    await cluster.kill(3)
+    assert await _everything(await cluster.until_led("t"), "t") == ["0", "1", "2"]
+    await _write(await cluster.until_led("t"), "t", 1)
 
 
 async def test_a_dead_nodes_replicas_are_placed_elsewhere_and_it_drops_what_is_no_longer_its_own(
@@ -272,6 +315,61 @@ async def test_the_config_servers_change_while_one_of_them_is_down(cluster: Clus
     third = await cluster.start_node(3)
     await until(lambda: cluster_members(third) == ((1, 4, 5), (2, 3)))
     assert third.broker.state.config_nodes == (1, 4, 5)
+
+
+@pytest.mark.parametrize("removed", [1, 2], ids=["the controller", "the other one"])
+async def test_a_config_server_is_removed_only_when_it_has_no_vote_any_more(
+    cluster: ClusterWorld, removed: int
+) -> None:
+    """It ended as soon as it heard of it. When it was one of two, nobody could take its vote from it then."""
+    await cluster.start(2)
+    await lead_cluster(cluster, 1)
+    leaving, staying = cluster.servers[removed], cluster.servers[3 - removed]
+    await admin(staying, "remove-node", node=removed, force=True)
+    await until(lambda: leaving.failure is not None)
+    await cluster.kill(removed)
+    assert cluster_members(staying)[0] == (3 - removed,)
+    await create_on(staying, "t", [3 - removed])
+    await _write(await cluster.until_led("t"), "t", 1)
+
+
+async def test_so_few_config_servers_that_none_may_fail_are_taken_only_by_force(cluster: ClusterWorld) -> None:
+    await cluster.start(3)
+    for method, content in (("config-nodes", {"nodes": [1, 2]}), ("remove-node", {"node": 3})):
+        refused = await ask_admin(cluster.any, method, **content)
+        assert refused.error_code == ErrorCode.NOT_ENOUGH_REPLICAS
+        assert "none may fail" in (refused.error_message or "")
+    await admin(cluster.any, "config-nodes", nodes=[1, 2], force=True)
+    await until(lambda: all(cluster_members(server) == ((1, 2), (3,)) for server in cluster.servers.values()))
+
+
+async def test_only_nodes_with_role_config_become_config_servers_and_five_of_them_at_most(
+    cluster: ClusterWorld,
+) -> None:
+    await cluster.start(5)
+    await cluster.start_node(6)
+    await cluster.start_node(7, roles="data")
+    refused = await ask_admin(cluster.any, "config-nodes", nodes=[1, 2, 7], force=True)
+    assert refused.error_code == ErrorCode.INVALID_REQUEST
+    assert "`config`" in (refused.error_message or "")
+    refused = await ask_admin(cluster.any, "config-nodes", nodes=[1, 2, 3, 4, 5, 6])
+    assert refused.error_code == ErrorCode.INVALID_REQUEST
+    assert cluster.any.broker.state.config_nodes == (1, 2, 3, 4, 5)
+    await admin(cluster.any, "config-nodes", nodes=[1, 2, 3, 4, 6])
+
+
+async def test_no_replica_is_given_to_a_node_that_holds_none(cluster: ClusterWorld) -> None:
+    """One that has no role `data`, or is being drained."""
+    await cluster.start(3)
+    await asyncio.gather(cluster.start_node(4, roles="config"), cluster.start_node(5))
+    await create_on(cluster.any, "t", [1, 2])
+    await admin(cluster.any, "drain-node", node=5)
+    for unfit in (4, 5):
+        refused = await ask_admin(cluster.any, "reassign", topic="t", partition=0, replicas=[1, unfit], force=True)
+        assert refused.error_code == ErrorCode.INVALID_REPLICA_ASSIGNMENT
+        with pytest.raises(AssertionError, match="drained"):
+            await create_on(cluster.any, "u", [1, unfit])
+    assert partition_of(cluster.any, "t").replicas == (1, 2)
 
 
 async def test_config_servers_of_which_most_are_away_are_refused(cluster: ClusterWorld) -> None:

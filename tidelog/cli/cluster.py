@@ -87,8 +87,8 @@ def _add_force(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--force",
         action="store_true",
-        help="skip the check that a majority stays healthy. The risk: streams, or the cluster itself, that cannot be "
-        "written until nodes come back, and records that only the removed replicas had are lost",
+        help="accept fewer replicas and config servers, and skip the check that a majority stays healthy. The risk: "
+        "streams, or the cluster itself, that cannot be written until nodes come back",
     )
 
 
@@ -298,7 +298,7 @@ def _remove_node(options: argparse.Namespace, admin: "Admin") -> int:
             f"node {number} is a config server and no other node can take its place: {len(servers)} would be left, "
             "of which none may fail. Add a node with role `config` first, or accept that with --force"
         )
-    if not node.draining:  # first: when the rest cannot hold what it holds, nothing was changed
+    if not node.draining or options.force:  # first: when the rest cannot hold what it holds, nothing was changed
         admin.change("drain-node", node=number, draining=True, force=options.force)
     if number in view.config_nodes:
         admin.change("config-nodes", nodes=servers, force=options.force)

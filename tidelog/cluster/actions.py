@@ -32,6 +32,8 @@ class ChangeMembers:
     """A voter among them keeps following, without a vote."""
     promote: tuple[int, ...] = ()
     remove: tuple[int, ...] = ()
+    force: bool = False
+    """An operator accepts that no live majority is left."""
 
 
 @dataclass(frozen=True, slots=True)

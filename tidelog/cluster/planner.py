@@ -13,7 +13,8 @@ A step is asked for, and the next one follows from what is reported then; nothin
 
 Rules that keep it from doing harm:
 
-* nothing is asked that would leave a group without a majority of live voters whose disks are whole, before or after;
+* nothing is asked that would leave a group without a majority of live voters whose disks are whole, before or after
+  (after, an operator may `force`: the group then waits for nodes to come back);
 * a leader is never voted out: it hands over first;
 * what is refused is asked again later and later (RETRY_MS_MIN … RETRY_MS_MAX). A leader that does not stay at home is
   sent there later and later too, until it has stayed for as long as it was last waited;
@@ -107,6 +108,7 @@ class Planner:
     def __init__(self, settings: PlannerSettings) -> None:
         self._settings = settings
         self._asked: dict[_Key, _Asked] = {}
+        self._forced: dict[int, tuple[int, ...]] = {}
         self._known_world: object = None
         self._known_topics: dict[str, tuple[Topic, list[int]]] = {}
         """Topics as they were last looked at, with the numbers of the partitions that needed something."""
@@ -129,6 +131,10 @@ class Planner:
         moves = self._moves(state, world, needy)
         due = self._due([*wishes, *moves], state, now_ms)
         return self._chosen(due, now_ms)
+
+    def force(self, stream: int, replicas: Sequence[int]) -> None:
+        """An operator wants the stream to be held by these, even if no majority of them lives."""
+        self._forced[stream] = tuple(replicas)
 
     # Which partitions to look at
 
@@ -180,6 +186,7 @@ class Planner:
             absent,
             partition.leader,
             world.alive,
+            force=self._forced.get(stream) == partition.replicas,
         )
         if change is not None:
             yield (stream, MEMBERS), change
@@ -196,7 +203,10 @@ class Planner:
         if let_go:
             yield (CLUSTER_STREAM, READMIT), Submit(ReadmitReplicas([(CLUSTER_STREAM, node) for node in let_go]))
         followers = tuple(node for node in state.nodes if node not in wanted)
-        change = _change(CLUSTER_STREAM, voters, learners, wanted, followers, state.absent, controller, world.alive)
+        force = self._forced.get(CLUSTER_STREAM) == wanted
+        change = _change(
+            CLUSTER_STREAM, voters, learners, wanted, followers, state.absent, controller, world.alive, force=force
+        )
         if change is not None:
             yield (CLUSTER_STREAM, MEMBERS), change
         fit = [n for n in wanted if n in voters and n in world.stable and n not in state.absent]
@@ -357,6 +367,8 @@ def _change(
     absent: Collection[int],
     leader: int,
     alive: Collection[int],
+    *,
+    force: bool = False,
 ) -> ChangeMembers | None:
     """The next step towards a group whose voters are `replicas` and whose learners are `followers`."""
     members = voters + learners
@@ -379,11 +391,12 @@ def _change(
     outgoing = [node for node in voters if node not in replicas and node != leader]
     outgoing = sorted(outgoing, key=lambda node: node in alive)[:surplus]  # the dead first
     after = [node for node in voters if node not in outgoing] + list(promote)
-    if not (promote or outgoing) or not _majority(after, [*able, *promote]):
+    safe = _majority(after, [*able, *promote])
+    if not (promote or outgoing) or not (safe or force):
         return None
     demote = tuple(node for node in outgoing if node in followers)
     remove = tuple(node for node in outgoing if node not in followers)
-    return ChangeMembers(stream, add_learners=demote, promote=promote, remove=remove)
+    return ChangeMembers(stream, add_learners=demote, promote=promote, remove=remove, force=not safe)
 
 
 def _majority(voters: Sequence[int], able: Collection[int]) -> bool:

@@ -67,6 +67,10 @@ class Controller:
     def health(self) -> Health:
         return Health(dict(self._alive), dict(self._dead))
 
+    def force(self, stream: int, replicas: Sequence[int]) -> None:
+        """Skip the check that a majority stays healthy, while the stream is changed to be held by these nodes."""
+        self._planner.force(stream, replicas)
+
     async def balance(self) -> dict[str, Any]:
         """Even out replicas and leaders now."""
         actions = balance(self._broker.state, self.health())
@@ -154,13 +158,21 @@ class Controller:
                 content = {"stream": action.stream, "target": action.target}
                 await operations.ask_leader(action.stream, "hand-over", content)
             elif action.stream == CLUSTER_STREAM:
-                await change_members(self._broker, CLUSTER_STREAM, action.add_learners, action.promote, action.remove)
+                await change_members(
+                    self._broker,
+                    CLUSTER_STREAM,
+                    action.add_learners,
+                    action.promote,
+                    action.remove,
+                    force=action.force,
+                )
             else:
                 content = {
                     "stream": action.stream,
                     "add_learners": action.add_learners,
                     "promote": action.promote,
                     "remove": action.remove,
+                    "force": action.force,
                 }
                 await operations.ask_leader(action.stream, "change-members", content)
         except PeerCallError as error:

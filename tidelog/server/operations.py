@@ -5,24 +5,27 @@ Two sides. A stream's leader changes its own group's members (`change_members`) 
 and asks streams' leaders.
 
 A change must not cost a stream its quorum: the leader refuses one after which (or on the way to which) a majority of
-voters would not be healthy, unless it is forced; and it makes nobody a voter who has not caught up.
+voters would not be healthy, unless it is forced; and it makes nobody a voter who has not caught up. Raft's own rules
+hold for forced changes too: what is acknowledged is not lost, but nothing is acknowledged until the majority is back.
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from typing import TYPE_CHECKING, Any
 
 from tidelog import faults
 from tidelog.cluster import (
     CLUSTER_STREAM,
-    DATA_ROLE,
+    CONFIG_ROLE,
     AssignReplicas,
     Command,
     Partition,
     RemoveNode,
     SetConfigNodes,
     SetDraining,
+    placement,
 )
+from tidelog.cluster.planner import ROWS_MAX
 from tidelog.raft import Action, Change, MemberView, Refusal, quorum_after
 from tidelog.server.cluster_log import CommandRefusedError
 from tidelog.server.leaders import members_of
@@ -39,6 +42,9 @@ CHANGE_MS = 10_000
 SUBMIT_MS = 10_000
 TRANSFER_MS = 3_000
 BEHIND_ENTRIES_MAX = 256  # a member that lacks no more has caught up
+LOOK_S = 0.05
+CONFIG_SERVERS_MIN = 3  # with fewer, none may fail
+CONFIG_SERVERS_MAX = 5  # more of them only make every change slower
 
 
 class OperationError(PeerCallError):
@@ -62,8 +68,9 @@ async def change_members(
     changes = [Change(Action.ADD_LEARNER, node) for node in add_learners]
     changes += [Change(Action.ADD_VOTER, node) for node in promote]
     changes += [Change(Action.REMOVE, node) for node in remove]
+    _check_caught_up(broker, replica, promote)
     if not force:
-        _check_safe(broker, replica, changes, promote)
+        _check_quorum(broker, replica, changes)
     done: asyncio.Future[Refusal | None] = asyncio.get_running_loop().create_future()
 
     def finish(refusal: Refusal | None) -> None:
@@ -80,13 +87,16 @@ async def change_members(
         raise OperationError(error_of(refusal), refusal.detail or refusal.reason.value)
 
 
-def _check_safe(broker: "Broker", replica: Replica, changes: Sequence[Change], promote: Sequence[int]) -> None:
+def _check_caught_up(broker: "Broker", replica: Replica, promote: Sequence[int]) -> None:
     members = {member.node: member for member in members_of(broker, replica)}
     for node in promote:
         member = members.get(node)
         if member is None or not _caught_up(replica, member):
             raise OperationError(ErrorCode.NOT_ENOUGH_REPLICAS, f"node {node} has not caught up yet")
-    healthy = {node for node in members if broker.is_alive(node)}
+
+
+def _check_quorum(broker: "Broker", replica: Replica, changes: Sequence[Change]) -> None:
+    healthy = {member.node for member in members_of(broker, replica) if broker.is_alive(member.node)}
     if not quorum_after(replica.group.configuration, changes, healthy):
         raise OperationError(
             ErrorCode.NOT_ENOUGH_REPLICAS,
@@ -150,30 +160,49 @@ class Operations:
         self._check_nodes(replicas)
         if not replicas or len(set(replicas)) != len(replicas):
             raise OperationError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, f"{list(replicas)} are not different nodes")
+        unfit = sorted(set(replicas) - set(partition.replicas) - set(partition.members) - self._usable())
+        if unfit:
+            raise OperationError(
+                ErrorCode.INVALID_REPLICA_ASSIGNMENT, f"nodes {unfit} are being drained, or have no role `data`"
+            )
         away = [node for node in replicas if not broker.is_alive(node)]
         if away and not force:
             raise OperationError(ErrorCode.NOT_ENOUGH_REPLICAS, f"nodes {away} are not there; --force does it anyway")
+        if force:
+            broker.controller_loop.force(stream, replicas)
         await self.submit(AssignReplicas([(stream, partition.replicas, tuple(replicas))]))
         return {}
 
     async def set_draining(self, node: int, draining: bool, force: bool) -> dict[str, Any]:
-        """Move everything off a node, or take that back."""
+        """Move everything off a node, or take that back. By force also what no other node can take."""
         broker = self._broker
         self._check_nodes([node])
-        others = [
-            n.node for n in broker.state.nodes.values() if not n.draining and n.node != node and DATA_ROLE in n.roles
-        ]
-        needed = max(
-            (len(p.replicas) for topic in broker.state.topics.values() for p in topic.partitions if node in p.replicas),
-            default=0,
-        )
+        held = [p for topic in broker.state.topics.values() for p in topic.partitions if node in p.replicas]
+        others = self._usable() - {node}
+        needed = max((len(partition.replicas) for partition in held), default=0)
         if draining and not force and len(others) < needed:
             raise OperationError(
                 ErrorCode.NOT_ENOUGH_REPLICAS,
-                f"without node {node} there are {len(others)} nodes for streams of {needed} replicas",
+                f"without node {node} there are {len(others)} nodes for streams of {needed} replicas; "
+                "--force leaves them with fewer",
             )
         await self.submit(SetDraining(node, draining))
+        if draining and force:
+            await self._shrink(held, node, others)
         return {"left": broker.state.uses(node)}
+
+    async def _shrink(self, held: Sequence[Partition], node: int, others: Set[int]) -> None:
+        """Have the streams do without the node that no other one could take its place in; but never without any."""
+        alive = {other for other in others if self._broker.is_alive(other)}
+        stuck = [partition for partition in held if alive <= set(partition.replicas) and len(partition.replicas) > 1]
+        for begin in range(0, len(stuck), ROWS_MAX):
+            rows = [
+                (partition.stream, partition.replicas, tuple(other for other in partition.replicas if other != node))
+                for partition in stuck[begin : begin + ROWS_MAX]
+            ]
+            for stream, _, replicas in rows:
+                self._broker.controller_loop.force(stream, replicas)
+            await self.submit(AssignReplicas(rows))
 
     async def remove_node(self, node: int, force: bool) -> dict[str, Any]:
         """Forget a node that nothing is left on. A config server stops being one first."""
@@ -188,14 +217,43 @@ class Operations:
             if not left:
                 raise OperationError(ErrorCode.INVALID_REQUEST, f"node {node} is the last config server")
             await self.set_config_nodes(left, force)
+        await self._until_without_vote(node)
         await self.submit(RemoveNode(node))
         return {}
 
+    async def _until_without_vote(self, node: int) -> None:
+        """A node ends when it hears that it was removed. The cluster's own group must not count on it then."""
+        broker, replica = self._broker, self._broker.node.replicas[CLUSTER_STREAM]
+        deadline_ms = broker.now() + CHANGE_MS
+        while replica.leads and replica.group.committed_configuration[1].votes(node):
+            if broker.now() > deadline_ms:
+                raise OperationError(
+                    ErrorCode.REQUEST_TIMED_OUT, f"node {node} still votes on the cluster's own log; try again later"
+                )
+            await asyncio.sleep(LOOK_S)
+        if not replica.leads:  # it was this one's vote, most likely; the next controller goes on
+            raise OperationError(ErrorCode.NOT_CONTROLLER, "another node is the controller now")
+
     async def set_config_nodes(self, nodes: Sequence[int], force: bool) -> dict[str, Any]:
+        broker = self._broker
         self._check_nodes(nodes)
-        alive = [node for node in nodes if self._broker.is_alive(node)]
+        before = broker.state.config_nodes
+        unfit = [n for n in nodes if n not in before and CONFIG_ROLE not in broker.state.nodes[n].roles]
+        if unfit:
+            raise OperationError(ErrorCode.INVALID_REQUEST, f"nodes {unfit} have no role `config`")
+        if len(nodes) > max(CONFIG_SERVERS_MAX, len(before)):
+            raise OperationError(
+                ErrorCode.INVALID_REQUEST, f"{len(nodes)} config servers; {CONFIG_SERVERS_MAX} are the most that help"
+            )
+        if not force and len(nodes) < min(CONFIG_SERVERS_MIN, len(before)):
+            raise OperationError(
+                ErrorCode.NOT_ENOUGH_REPLICAS, f"of {len(nodes)} config servers none may fail; --force does it anyway"
+            )
+        alive = [node for node in nodes if broker.is_alive(node)]
         if not force and len(alive) <= len(nodes) // 2:
             raise OperationError(ErrorCode.NOT_ENOUGH_REPLICAS, f"of {list(nodes)} only {alive} are there")
+        if force:
+            broker.controller_loop.force(CLUSTER_STREAM, nodes)
         await self.submit(SetConfigNodes(tuple(nodes)))
         return {}
 
@@ -222,6 +280,10 @@ class Operations:
         if unknown:
             known = sorted(self._broker.state.nodes)
             raise OperationError(ErrorCode.INVALID_REQUEST, f"there is no node {unknown[0]}; there are {known}")
+
+    def _usable(self) -> set[int]:
+        """The nodes that replicas may be placed on."""
+        return {node.node for node in placement.usable(self._broker.state.nodes.values())}
 
     def _partition(self, stream: int) -> Partition:
         found = self._broker.state.partition_of(stream)

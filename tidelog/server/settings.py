@@ -141,6 +141,11 @@ class Settings:
             raise SettingsError(f"data.dir is {self.data_dir!r}; it must be the first of log.dirs, or not be set")
         if not self.role_names or not set(self.role_names) <= set(ROLES):
             raise SettingsError(f"roles is {self.roles!r}; name one or both of {', '.join(ROLES)}")
+        if "config" not in self.role_names and self.node_id in (self.config_servers or [self.node_id]):
+            raise SettingsError(
+                f"roles is {self.roles!r}; the nodes that cluster.nodes lists, and a node that stands alone, keep the "
+                "cluster's own log and need the role config"
+            )
 
     @property
     def role_names(self) -> tuple[str, ...]:

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 from tidelog.cluster import (
     CLUSTER_STREAM,
-    DATA_ROLE,
     Applied,
     Command,
     CreateTopic,
@@ -97,7 +96,7 @@ def place(broker: "Broker", partitions: int, replication: int, leader_rack: str 
     """Nodes for each of so many new partitions; -1 stands for the default."""
     state = broker.state
     load = broker.load()
-    usable = [node for node in state.nodes.values() if DATA_ROLE in node.roles and not node.draining]
+    usable = placement.usable(state.nodes.values())
     if replication == -1:
         replication = min(3, len(usable))
     if not 1 <= replication <= len(usable):
@@ -157,9 +156,15 @@ def check_room(broker: "Broker", more: int) -> None:
 
 
 def check_assignment(broker: "Broker", assignment: Sequence[Sequence[int]]) -> None:
+    usable = {node.node for node in placement.usable(broker.state.nodes.values())}
     for nodes in assignment:
         if not nodes or len(set(nodes)) != len(nodes) or not set(nodes) <= set(broker.state.nodes):
             raise TopicError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, f"{list(nodes)} are not different known nodes")
+        unfit = sorted(set(nodes) - usable)
+        if unfit:
+            raise TopicError(
+                ErrorCode.INVALID_REPLICA_ASSIGNMENT, f"nodes {unfit} are being drained, or have no role `data`"
+            )
 
 
 async def submit(broker: "Broker", command: Command, deadline_ms: int) -> Applied:
