@@ -32,7 +32,8 @@ from tests.storage.world import (
     state_of,
     write,
 )
-from tidelog.storage import CorruptDataError, Store, StreamLog
+from tidelog import faults
+from tidelog.storage import CorruptDataError, Store, StreamLog, WriterFailedError
 from tidelog.storage.rows import ROW_BYTES, row_at
 from tidelog.storage.segment import ACTIVE_SUFFIX, INDEX_SUFFIX, LOG_SUFFIX, SETTLED_AT
 from tidelog.wire.batch import read_stamp, split_batches, stamp
@@ -729,3 +730,27 @@ def test_segments_may_be_made_larger(entries_before: int) -> None:
     expected = state_of(log)
     assert state_of(reopened(disk, larger).streams[STREAM]) == expected
     assert state_of(reopened(disk, TINY).streams[STREAM]) == expected
+
+
+@pytest.mark.parametrize("removed", [1, 2])
+def test_a_crash_while_a_truncation_removes_segments_leaves_a_shorter_log(removed: int) -> None:
+    disk = new_disk()
+    store, log = _store_with(disk, *[TINY.segment_bytes // 2] * 7)  # two in each segment
+    before, held = state_of(log), len(files_of(disk, STREAM, LOG_SUFFIX))
+    faults.arm("segment.drop-suffix", faults.Action("error", skip=removed - 1, count=1))
+    try:
+        log.truncate_from(2)
+        with pytest.raises(WriterFailedError):
+            store.run_writer()
+    finally:
+        faults.clear()
+    power_cut(disk)
+    store = open_store(disk)
+    log = store.streams[STREAM]
+    found = state_of(log)
+    assert found == before.prefix(len(found.entries))
+    assert held - len(files_of(disk, STREAM, LOG_SUFFIX)) == removed - 1  # and the one that was being written to
+    log.truncate_from(2)
+    log.append_new(2, EntryKind.DATA, [batch()])
+    rest(store)
+    assert [entry.term for entry in entries_of(reopened(disk).streams[STREAM])] == [1, 2]

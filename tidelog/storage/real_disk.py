@@ -69,6 +69,8 @@ class RealFile:
         return os.fstat(self._descriptor).st_size
 
     def read_at(self, position: int, length: int) -> bytes:
+        if faults.ARMED:
+            faults.hit("disk.read")
         if self.alignment > 1:
             return self._read_aligned(position, length)
         data = os.pread(self._descriptor, length, position)
