@@ -87,8 +87,8 @@ def _add_force(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--force",
         action="store_true",
-        help="accept fewer replicas and config servers, and skip the check that a majority stays healthy. The risk: "
-        "streams, or the cluster itself, that cannot be written until nodes come back",
+        help="accept fewer replicas and config servers than there were, and config servers of which most are away. The "
+        "risk: streams, or the cluster itself, that cannot be written until nodes come back",
     )
 
 

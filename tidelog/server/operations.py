@@ -192,7 +192,10 @@ class Operations:
         return {"left": broker.state.uses(node)}
 
     async def _shrink(self, held: Sequence[Partition], node: int, others: Set[int]) -> None:
-        """Have the streams do without the node that no other one could take its place in; but never without any."""
+        """Have the streams do without the node in which no other one can take its place; but not without any.
+
+        Each still lets go of it only when a majority of the others is healthy.
+        """
         alive = {other for other in others if self._broker.is_alive(other)}
         stuck = [partition for partition in held if alive <= set(partition.replicas) and len(partition.replicas) > 1]
         for begin in range(0, len(stuck), ROWS_MAX):
@@ -200,8 +203,6 @@ class Operations:
                 (partition.stream, partition.replicas, tuple(other for other in partition.replicas if other != node))
                 for partition in stuck[begin : begin + ROWS_MAX]
             ]
-            for stream, _, replicas in rows:
-                self._broker.controller_loop.force(stream, replicas)
             await self.submit(AssignReplicas(rows))
 
     async def remove_node(self, node: int, force: bool) -> dict[str, Any]:
