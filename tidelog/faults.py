@@ -41,6 +41,10 @@ POINTS: Mapping[str, str] = {
     "writer.before-write": "a group was taken from the queue and nothing of it is written",
     "writer.before-sync": "a group is written and not synced",
     "writer.after-sync": "a group is durable and nobody has been told",
+    # The short way to the disk, which appends take in a process with fault points only while one of these is armed.
+    "lane.submit": "a run is laid out and not given to the kernel",
+    "lane.between-data-and-rows": "drop: the kernel gets a turn's batches, not their index rows, then the process ends",
+    "lane.collect": "the kernel has done writes and nobody has been told; error: as if it had reported that",
     # One segment.
     "segment.between-data-and-rows": "a run's batches are written, their index rows are not",
     "segment.torn-data": "drop: of a run's batches only the first half is written, then the process ends",
@@ -203,6 +207,12 @@ def clear() -> None:
     with _lock:
         _hits.clear()
     ARMED = ENVIRONMENT in os.environ
+
+
+def armed(prefix: str) -> bool:
+    """Whether something goes wrong at one of the points that begin so."""
+    with _lock:
+        return any(name.startswith(prefix) for name in _actions)
 
 
 def hits() -> dict[str, int]:

@@ -25,6 +25,7 @@ from tests.storage.world import (
     sized_batch,
     state_of,
 )
+from tidelog import faults
 from tidelog.storage import AppendLane, RealDisk, StorageSettings, Store, StreamLog, WriterFailedError, real_disk
 from tidelog.storage.append_lane import LARGE_BYTES, SMALL_MAX
 from tidelog.storage.disk import File
@@ -121,6 +122,47 @@ def test_what_comes_while_a_run_is_under_way_is_the_next_one(world: World) -> No
     assert len(world.under_way) == 2, "both in one"
     world.perform()
     assert log.durable_index == 4
+
+
+@pytest.fixture
+def fault() -> Iterator[Callable[[str, str], None]]:
+    yield lambda point, action: faults.arm(point, faults.parse_action(action))
+    faults.clear()
+
+
+def test_with_fault_points_armed_the_short_way_is_taken_only_if_one_lies_there(
+    world: World, fault: Callable[[str, str], None]
+) -> None:
+    log = world.stream()
+    fault("disk.write", "delay:0")
+    world.append(log)
+    world.turn()
+    assert not world.under_way
+    assert world.store.writer.has_work
+    world.threads()
+    fault("lane.submit", "delay:0")
+    world.append(log)
+    world.turn()
+    assert len(world.under_way) == 2
+    world.perform()
+    assert log.durable_index == 3
+    assert faults.hits()["lane.submit"] == 1
+
+
+def test_the_short_way_meets_the_errors_that_are_armed_there(world: World, fault: Callable[[str, str], None]) -> None:
+    log = world.stream()
+    fault("lane.collect", "error:ENOSPC,count:1")
+    world.append(log)
+    world.turn()
+    world.perform()
+    assert log.durable_index == 1
+    world.settle_all()  # the thread tries it again
+    assert log.durable_index == 2
+    fault("lane.collect", "error:EIO,count:1")
+    world.append(log)
+    world.turn()
+    with pytest.raises(WriterFailedError):
+        world.perform()
 
 
 def test_streams_do_not_wait_for_each_other(world: World) -> None:

@@ -128,16 +128,33 @@ class AppendLane:
                 self._hand_over(state)
             elif not state.handed:
                 file = self._writer.file_of(stream)
-                if file is None or not file.direct or faults.ARMED:  # the fault points lie on the thread's way
+                by_thread = faults.ARMED and not faults.armed("lane.")  # most fault points lie on the thread's way
+                if file is None or not file.direct or by_thread:
                     self._hand_over(state)
                 else:
                     self._begin(state, file, writes)
         if writes:
+            if faults.ARMED:
+                faults.hit("lane.submit")
+            if faults.ARMED and faults.hit("lane.between-data-and-rows"):
+                self._end_without_rows(writes)
             self._writes.submit(writes)
+
+    def _end_without_rows(self, writes: list[Write]) -> None:
+        """Tests only."""
+        self._writes.submit(writes[::WRITES_A_RUN])
+        self._writes.wait()
+        faults.crash()
 
     def collect(self) -> bool:
         """Report what the disk has done; false when that is nothing whole. Raises WriterFailedError."""
-        return self._take(self._writes.take_done())
+        done = self._writes.take_done()
+        try:
+            if faults.ARMED and done:
+                faults.hit("lane.collect")
+        except OSError as error:
+            done = [(number, -(error.errno or errno.EIO)) for number, _ in done]
+        return self._take(done)
 
     def finish(self) -> None:
         """Wait for what is under way, and hand the rest to the writer's thread."""
