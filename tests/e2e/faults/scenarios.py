@@ -16,7 +16,7 @@ from .workload import Load
 SERVICE_TIMEOUT_S = 20.0  # generous: many such clusters may share two cores
 CATCH_UP_TIMEOUT_S = 60.0
 ENDING_S = 5.0
-CRASH_TIMEOUT_S = 30.0  # for a victim to come by its point
+POINT_TIMEOUT_S = 30.0  # for a victim to come by its point
 RECORDS = 5  # acknowledged on every partition before a cluster counts as serving
 
 
@@ -61,6 +61,20 @@ class Stage:
         except AskError:
             if not node.wait_until_ended(ENDING_S):
                 raise
+
+    def bring_to(self, point: str, provoke: "Provoke", node: NodeProcess, is_there: Callable[[], bool]) -> None:
+        deadline_s = time.monotonic() + POINT_TIMEOUT_S
+        while not is_there():
+            if time.monotonic() > deadline_s:
+                raise ClusterFailed(f"{node} did not come by {point} in {POINT_TIMEOUT_S} s")
+            provoke(self, node)
+        self.note(f"{node} has come by {point}")
+
+    def has_come_by(self, point: str, node: NodeProcess) -> bool:
+        try:
+            return node.has_ended or self.cluster.admin("fault", node=node.number)["hits"][point] > 0
+        except AskError:
+            return node.has_ended
 
     def disarm(self) -> None:
         for node in self.cluster.answering():
@@ -121,6 +135,10 @@ class Stage:
         self.note("waiting for all voters")
         self.cluster.wait_for(complete, "every replica a voter", CATCH_UP_TIMEOUT_S)
         self.note("all voters are there")
+
+
+Provoke = Callable[[Stage, NodeProcess], None]
+"""Makes the node do something; again and again, until it has done what is wanted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,16 +241,18 @@ def _cut_pair(stage: Stage) -> None:
 
 
 def _cut_one_way(stage: Stage) -> None:
-    """Nobody hears the victim, or the victim hears nobody."""
-    (node,) = stage.victims()
-    mute = stage.rng.random() < 0.5
-    stage.note(f"{node} is {'mute' if mute else 'deaf'}")
-    for other in stage.cluster.nodes:
-        if other != node.number:
-            pair = (node.number, other) if mute else (other, node.number)
-            stage.cluster.network.cut_one_way(*pair)
+    """Nobody hears a victim, or the victim hears nobody."""
+    victims = stage.victims()
+    for node in victims:
+        mute = stage.rng.random() < 0.5
+        stage.note(f"{node} is {'mute' if mute else 'deaf'}")
+        for other in stage.cluster.nodes:
+            if other != node.number:
+                pair = (node.number, other) if mute else (other, node.number)
+                stage.cluster.network.cut_one_way(*pair)
     stage.hold(0.5, 4.0)
-    stage.served("one way cut")
+    if len(victims) == 1:
+        stage.served("one way cut")
     stage.cluster.network.heal(reset=stage.rng.random() < 0.5)
 
 
@@ -257,53 +277,52 @@ def _fill(stage: Stage) -> None:
         stage.note(f"disk of {node} full")
         node.fill_disk()
     stage.hold(4.0, 6.0)
-    if stage.target == "follower":
-        stage.served("one disk full")
+    if len(victims) == 1:
+        stage.served("one disk full")  # what it led is led by others
     for node in victims:
         stage.note(f"disk of {node} has room")
         node.free_disk()
 
 
 def _wipe(stage: Stage) -> None:
-    (node,) = stage.victims()
-    stage.note(f"kill -9 {node}, disk wiped")
-    node.kill()
-    stage.served("one killed")
-    node.wipe()
-    node.start()
-    node.wait_ready(time.monotonic() + CATCH_UP_TIMEOUT_S)
-    stage.voters_back()
-    # It must be worth its vote: without another one it has to make a majority.
-    others = [other for other in stage.cluster.nodes.values() if other is not node]
-    gone = stage.rng.choice(others)
+    """All means one after the other: what was on a majority of the disks cannot come back from nowhere."""
+    victims = stage.victims()
+    for node in victims:
+        stage.note(f"kill -9 {node}, disk wiped")
+        node.kill()
+        stage.served("one killed")
+        node.wipe()
+        node.start()
+        node.wait_ready(time.monotonic() + CATCH_UP_TIMEOUT_S)
+        stage.voters_back()
+    # They must be worth their votes: without another one they have to make a majority.
+    gone = stage.rng.choice([other for other in stage.cluster.nodes.values() if other is not victims[-1]])
     stage.note(f"kill -9 {gone}")
     gone.kill()
     stage.served("another one killed")
 
 
-def _point(name: str, action: str) -> Callable[[Stage], None]:
+def _point(name: str, provoke: Provoke, action: str) -> Callable[[Stage], None]:
+    """Something goes wrong at a point that the victim is made to come by, and everything goes on."""
+
     def act(stage: Stage) -> None:
-        for node in stage.victims():
-            stage.arm(node, name, action)
+        (node,) = stage.victims()
+        stage.arm(node, name, action)
+        stage.bring_to(name, provoke, node, lambda: stage.has_come_by(name, node))
         stage.hold(1.0, 3.0)
-        if stage.target != "all":
-            stage.served(f"{name}={action}")
+        stage.served(f"{name}={action}")
         stage.disarm()
 
     return act
 
 
-def _crash(name: str, provoke: Callable[[Stage, NodeProcess], None], action: str) -> Callable[[Stage], None]:
+def _crash(name: str, provoke: Provoke, action: str) -> Callable[[Stage], None]:
     """The victim ends at a point that it is made to come by; the others go on, and it recovers."""
 
     def act(stage: Stage) -> None:
         (node,) = stage.victims()
         stage.arm(node, name, action)
-        deadline_s = time.monotonic() + CRASH_TIMEOUT_S
-        while not node.has_ended and time.monotonic() < deadline_s:
-            provoke(stage, node)
-        if not node.has_ended:
-            raise ClusterFailed(f"{node} did not come by {name} in {CRASH_TIMEOUT_S} s")
+        stage.bring_to(name, provoke, node, lambda: node.has_ended)
         stage.note(f"{node} has ended")
         stage.served("one has ended")
 
@@ -350,6 +369,24 @@ def _diverge(stage: Stage, node: NodeProcess) -> None:
 def _many_commands(stage: Stage, _node: NodeProcess) -> None:
     """Enough for a snapshot of the cluster's state."""
     stage.load.alter_topic(100)
+
+
+def _hold_up(stage: Stage, node: NodeProcess) -> None:
+    """Another node lags, and is sent what it lacks."""
+    other = stage.rng.choice([other for other in stage.cluster.nodes.values() if other is not node])
+    other.stop()
+    stage.hold(0.5, 1.0)
+    other.go_on()
+    stage.hold(0.2, 0.4)
+
+
+def _make_it_call(stage: Stage, node: NodeProcess) -> None:
+    """It asks the controller; or, if it is that, the leaders that are to hand over."""
+    try:
+        stage.cluster.admin("cluster", node=node.number)
+    except AskError as error:
+        stage.note(f"no answer: {error}")
+    _move_leaders(stage, node)
 
 
 def _replace(stage: Stage, node: NodeProcess) -> None:
@@ -473,10 +510,13 @@ def _storm(stage: Stage) -> None:
 
 # --- all of them -----------------------------------------------------------------------------------------------------
 
-_CRASHES: Sequence[tuple[str, Callable[[Stage, NodeProcess], None], Sequence[str]]] = (
+_CRASHES: Sequence[tuple[str, Provoke, Sequence[str]]] = (
     ("writer.before-write", _wait, ("leader", "follower")),
     ("writer.before-sync", _wait, ("leader", "follower")),
     ("writer.after-sync", _wait, ("leader", "follower")),
+    ("lane.submit", _wait, ("leader", "follower")),
+    ("lane.between-data-and-rows", _wait, ("leader", "follower")),
+    ("lane.collect", _wait, ("leader", "follower")),
     ("segment.between-data-and-rows", _wait, ("leader", "follower")),
     ("segment.torn-data", _wait, ("leader", "follower")),
     ("segment.torn-row", _wait, ("leader", "follower")),
@@ -498,7 +538,40 @@ _CRASHES: Sequence[tuple[str, Callable[[Stage, NodeProcess], None], Sequence[str
     ("fill.open", _replace, ("follower",)),
     ("produce.answer", _wait, ("leader",)),
 )
-_HALVES = ("segment.torn-data", "segment.torn-row")  # points that end the process by themselves when dropped
+_BOTH = ("leader", "follower")
+_POINTS: Sequence[tuple[str, str, Provoke, Sequence[str]]] = (
+    ("disk.sync", "delay:50", _wait, _BOTH),
+    ("disk.sync", "delay:1000,count:3", _wait, _BOTH),
+    ("disk.sync", "error:EIO,count:1", _wait, _BOTH),
+    ("disk.write", "error:EIO,count:1", _wait, _BOTH),
+    ("disk.write", "error:ENOSPC,count:50", _wait, _BOTH),
+    ("lane.submit", "delay:50", _wait, _BOTH),
+    ("lane.collect", "delay:1000,count:3", _wait, _BOTH),
+    ("lane.collect", "error:EIO,count:1", _wait, _BOTH),
+    ("lane.collect", "error:ENOSPC,count:50", _wait, _BOTH),
+    ("disk.rename", "error:EIO,count:1", _trim, _BOTH),
+    ("disk.sync-directory", "error:EIO,count:1", _trim, _BOTH),
+    ("disk.read", "delay:20", _wait, _BOTH),
+    ("log.append", "error:EIO,count:1", _wait, _BOTH),
+    ("log.term", "error:EIO,count:1", _wait, _BOTH),
+    ("log.entries", "delay:600,count:5", _hold_up, ("leader",)),
+    ("log.read", "delay:20", _wait, _BOTH),
+    ("replica.save", "drop", _trim, _BOTH),
+    ("peers.call", "delay:100,count:20", _make_it_call, _BOTH),
+    ("fetch.read", "delay:200", _wait, _BOTH),
+    ("replica.apply", "delay:100,count:20", _wait, _BOTH),
+    ("replica.ready", "drop,count:2000", _wait, _BOTH),
+    ("peers.send", "drop,count:100", _wait, _BOTH),
+    ("peers.receive", "drop,count:100", _wait, _BOTH),
+    ("produce.answer", "drop,count:10", _wait, ("leader",)),
+)
+_READS = ("disk.read", "log.entries", "fetch.read")
+_COLD = {"storage.tail.cache.bytes": "1"}  # what is read comes from the disk
+_HALVES = (
+    "lane.between-data-and-rows",
+    "segment.torn-data",
+    "segment.torn-row",
+)  # points that end the process by themselves when dropped
 _IMPATIENT = {"replica.replace.after.ms": "2000"}
 _FULL = {"storage.segment.bytes": str(1 << 20)}
 
@@ -520,7 +593,7 @@ SCENARIOS: Sequence[Scenario] = (
     *(Scenario("cut one pair", target, _cut_pair) for target in ("leader", "config leader")),
     *(
         Scenario("cut one way", target, _cut_one_way, short=target == "leader")
-        for target in ("leader", "follower", "config leader")
+        for target in ("leader", "follower", "config leader", "all")
     ),
     *(Scenario("slow link", target, _slow) for target in ("leader", "follower", "config leader", "all")),
     *(
@@ -529,7 +602,7 @@ SCENARIOS: Sequence[Scenario] = (
     ),
     *(
         Scenario("wiped disk", target, _wipe, short=target == "follower", value_bytes=4_000)
-        for target in ("leader", "follower", "config leader")
+        for target in ("leader", "follower", "config leader", "all")
     ),
     Scenario("leader transfer", "leader", _transfer, short=True),
     *(
@@ -559,30 +632,16 @@ SCENARIOS: Sequence[Scenario] = (
         for target in targets
     ),
     *(
-        Scenario(f"{name} {action}", target, _point(name, action), faults=True, ends="error" in action)
-        for name, action in (
-            ("disk.sync", "delay:50"),
-            ("disk.sync", "delay:1000,count:3"),
-            ("disk.sync", "error:EIO,count:1"),
-            ("disk.write", "error:EIO,count:1"),
-            ("disk.write", "error:ENOSPC,count:50"),
-            ("disk.rename", "error:EIO,count:1"),
-            ("disk.sync-directory", "error:EIO,count:1"),
-            ("disk.read", "delay:100"),
-            ("log.append", "error:EIO,count:1"),
-            ("log.term", "error:EIO,count:1"),
-            ("log.entries", "delay:600,count:5"),
-            ("log.read", "delay:20"),
-            ("replica.save", "drop"),
-            ("peers.call", "delay:100,count:20"),
-            ("fetch.read", "delay:200"),
-            ("replica.apply", "delay:100,count:20"),
-            ("replica.ready", "drop,count:2000"),
-            ("peers.send", "drop,count:100"),
-            ("peers.receive", "drop,count:100"),
-            ("produce.answer", "drop,count:10"),
+        Scenario(
+            f"{name} {action}",
+            target,
+            _point(name, provoke, action),
+            settings=_COLD if name in _READS else {},
+            faults=True,
+            ends="error" in action,
         )
-        for target in ("leader", "follower")
+        for name, action, provoke, targets in _POINTS
+        for target in targets
     ),
 )
 
