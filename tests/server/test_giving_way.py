@@ -30,6 +30,18 @@ async def test_whoever_gives_way_waits_until_what_is_written_is_durable(world: W
     assert not server.broker.node._giving_way
 
 
+async def test_whoever_gives_way_goes_on_behind_the_answers(world: World) -> None:
+    server = await _writing(world)
+    [connection] = [each for each in server.broker.connections if not each.idle]
+    waiting = asyncio.ensure_future(server.broker.node.give_way(LONG_S))
+    idle: list[bool] = []
+    waiting.add_done_callback(lambda _: idle.append(connection.idle))
+    await until(lambda: bool(server.broker.node._giving_way))
+    server.disk.release_syncs()
+    await waiting
+    assert idle == [True], "the producer has its answer"
+
+
 async def test_it_does_so_for_a_while_only(world: World) -> None:
     server = await _writing(world)
     await server.broker.node.give_way(0.01)

@@ -1,6 +1,8 @@
 """Requests while the store keeps them waiting: each ends in its own time, and none waits for another's."""
 
 import asyncio
+import os
+import threading
 from pathlib import Path
 
 import pytest
@@ -10,6 +12,7 @@ from tests.server.many import ClusterWorld
 from tests.server.operating import NEVER_STABLE_MS, create_on
 from tests.server.world import Server, until
 from tests.tier.tiered import TIERED, settings, write
+from tidelog.server.tiering import NICENESS
 from tidelog.wire.errors import ErrorCode
 from tidelog.wire.messages import ListOffsetsRequest, ListOffsetsRequestPartition, ListOffsetsRequestTopic
 
@@ -125,3 +128,16 @@ async def test_a_search_by_time_goes_on_when_segments_are_deleted_meanwhile(
     await until(lambda: [each.base_offset for each in replica.remote.segments()] == [20, 30])
     gate.open()
     assert (await asked).offset == 20
+
+
+async def test_threads_of_the_tiers_stand_back_behind_the_loop(cluster: ClusterWorld, tmp_path: Path) -> None:
+    await cluster.start(1, **settings(tmp_path))
+    tiering = cluster.any.broker.tiering
+    assert tiering is not None
+
+    def niceness() -> int:
+        return os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
+
+    theirs = await asyncio.get_running_loop().run_in_executor(tiering.executor, niceness)
+    assert theirs == max(niceness(), NICENESS)
+    assert niceness() == os.getpriority(os.PRIO_PROCESS, os.getpid()), "the loop's is as it was"

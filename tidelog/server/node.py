@@ -270,6 +270,7 @@ class Node:
                     call()
                 except Exception:  # one connection's trouble must not keep the answers of others
                     log.exception("what was to be done after a turn failed: %r", call)
+        self._go_on()
 
     def _stop_in_doubt(self, error: Exception) -> None:
         """A core in doubt must not go on, whatever the doubt is."""
@@ -312,14 +313,13 @@ class Node:
             self._host.written(stream_log.stream, time_ms)
         for stream, vote in delivered.votes:
             self._host.hard_state_written(stream, HardState(vote.term, vote.vote), time_ms)
-        if self._giving_way and not self._store.writing:
-            self._go_on()
 
     def _go_on(self) -> None:
-        """Nothing is being written: whoever gave way need not any longer."""
-        for written in self._giving_way:
-            if not written.done():
-                written.set_result(None)
+        """When nothing is being written, and answers have left: whoever gave way need not any longer."""
+        if self._giving_way and not self._store.writing:
+            for written in self._giving_way:
+                if not written.done():
+                    written.set_result(None)
 
     def _plan_timer(self, time_ms: int) -> None:
         deadline_ms = self._host.next_deadline_ms()
@@ -357,6 +357,8 @@ class Node:
             self._stop_in_doubt(error)
         if self._host.has_work or lane.has_waiting:
             self._plan_turn()
+        else:
+            self._go_on()
 
     def _from_thread(self) -> None:
         with contextlib.suppress(RuntimeError):  # the loop is closed: the node has stopped

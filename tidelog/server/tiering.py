@@ -12,7 +12,9 @@ behind, that is an alarm: `overdue_bytes`, in the log and in `tidelog tier statu
 import asyncio
 import functools
 import logging
+import os
 import random
+import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -44,6 +46,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+NICENESS = 10  # of the threads: the loop gets about ten times their share of a core
 THREADS = 4
 READ_THREADS = 3  # of their own: who reads does not wait for what is copied
 LOOK_MS = 1_000
@@ -64,14 +67,19 @@ class _Seen:
     copied_until: int = 0
 
 
+def _step_back() -> None:
+    """In a thread of the tiers: the loop, where records are produced and the tail is read, comes first."""
+    os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICENESS)
+
+
 class Tiering:
     def __init__(self, broker: "Broker") -> None:
         settings = broker.settings
         self._broker = broker
         self.node = settings.node_id
         self.compress = settings.remote_log_compress
-        self.executor = ThreadPoolExecutor(THREADS, "tidelog-tier")
-        self._read_executor = ThreadPoolExecutor(READ_THREADS, "tidelog-tier-read")
+        self.executor = ThreadPoolExecutor(THREADS, "tidelog-tier", _step_back)
+        self._read_executor = ThreadPoolExecutor(READ_THREADS, "tidelog-tier-read", _step_back)
         try:
             self.ring = KeyRing.load(settings.remote_log_key_ring) if settings.remote_log_key_ring else None
             options = parse_options(settings.remote_log_store_options)
