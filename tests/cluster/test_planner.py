@@ -215,6 +215,16 @@ def test_force_is_for_those_replicas_only() -> None:
     assert _told(situation.plan()) == "-"
 
 
+def test_force_ends_with_the_change_that_it_was_for() -> None:
+    situation = Situation("replicas 1 3, voters 1* 2 3, ill 3")
+    situation.planner.force(1, (1, 3))
+    assert any(isinstance(action, ChangeMembers) for action in situation.plan())
+    situation.machine.apply(NoteLeaders([(1, 1, 1, 2, (1, 3), ())]))
+    situation.plan(10)
+    situation.machine.apply(NoteLeaders([(1, 1, 1, 3, (1, 2, 3), ())]))
+    assert not any(isinstance(action, ChangeMembers) for action in situation.plan(60_000))
+
+
 # --- from call to call -----------------------------------------------------------------------------------------------
 
 

@@ -123,6 +123,7 @@ class Planner:
     ) -> list[Action]:
         """`group0`: voters and learners of the cluster's own group, which `controller` leads."""
         world = _World(state, health, self._settings, now_ms)
+        self._forget_forced(state, group0[0])
         needy = self._needy(state, world)
         wishes = [
             *self._cluster_wishes(state, world, group0, controller),
@@ -135,6 +136,15 @@ class Planner:
     def force(self, stream: int, replicas: Sequence[int]) -> None:
         """An operator wants the stream to be held by these, even if no majority of them lives."""
         self._forced[stream] = tuple(replicas)
+
+    def _forget_forced(self, state: ClusterState, group0: Collection[int]) -> None:
+        """What has come to pass: another change to the same nodes, later, is not what the operator meant."""
+        for stream, wanted in list(self._forced.items()):
+            found = state.partition_of(stream)
+            voters = group0 if found is None else found[0].partitions[found[1]].voters
+            deleted = found is None and stream != CLUSTER_STREAM
+            if deleted or set(voters) == set(wanted):
+                del self._forced[stream]
 
     # Which partitions to look at
 
