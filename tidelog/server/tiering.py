@@ -69,7 +69,8 @@ class _Seen:
 
 def _step_back() -> None:
     """In a thread of the tiers: the loop, where records are produced and the tail is read, comes first."""
-    os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICENESS)
+    thread = threading.get_native_id()
+    os.setpriority(os.PRIO_PROCESS, thread, max(NICENESS, os.getpriority(os.PRIO_PROCESS, thread)))
 
 
 class Tiering:
