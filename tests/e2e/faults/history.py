@@ -4,6 +4,7 @@ Times are `time.monotonic()` of the one process that all clients run in, so that
 from threads of their own (a list's append is atomic) and never change what they have written.
 """
 
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -95,6 +96,7 @@ class History:
     final: list[FinalRead] = field(default_factory=list)
     fatal: list[tuple[str, str]] = field(default_factory=list)  # (client, error): it can never go on
     notes: list[tuple[float, str]] = field(default_factory=list)  # what was done to the cluster, and when
+    said: dict[str, deque[tuple[float, str]]] = field(default_factory=dict)  # member -> what its library logged
 
     @property
     def acknowledged(self) -> int:

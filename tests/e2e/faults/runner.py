@@ -102,7 +102,11 @@ def _play(scenario: Scenario, cluster: Cluster, outcome: Outcome) -> None:
             outcome.story += [
                 f"{client}: {count} × {error or 'acknowledged'}" for (client, error), count in sorted(errors.items())
             ]
-    outcome.violations += [str(violation) for violation in check(load.history)]
+    violations = [str(violation) for violation in check(load.history)]
+    outcome.violations += violations
+    for client, said in load.history.said.items():
+        if any(client in violation.split() for violation in violations):
+            outcome.story += [f"{at_s - began_s:8.3f} s  {client}: {text}" for at_s, text in said]
     outcome.violations += _compare_replicas(cluster, load)
     cluster.terminate()
     if not scenario.ends:

@@ -6,9 +6,10 @@ lets every record that was sent come to its end, which the clients' own timeouts
 
 import asyncio
 import contextlib
+import logging
 import threading
 import time
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -26,6 +27,7 @@ from .cluster import Cluster, NodeProcess
 from .history import Asked, Committed, FinalRead, History, Pipelined, Polled, Produced
 
 MESSAGE_TIMEOUT_S = 30.0  # idempotent producers ride out everything that a scenario does
+SAID_MAX = 2_000
 IMPATIENT_TIMEOUT_S = 5.0
 END_TIMEOUT_S = 60.0
 FINAL_TIMEOUT_S = 60.0
@@ -268,6 +270,21 @@ class RecordConsumer(_Worker):
             consumer.close()
 
 
+class _Remembering(logging.Handler):
+    """What a client's library said of its positions, the last of it: it is shown when a scenario fails."""
+
+    ABOUT = ("OFFSET", "VALIDATE", "SEEK", "FETCHERR", "ASSIGN", "COMMIT", "LEADER", "COORD")
+
+    def __init__(self, name: str, history: History) -> None:
+        super().__init__()
+        self._said = history.said.setdefault(name, deque(maxlen=SAID_MAX))
+
+    def emit(self, record: logging.LogRecord) -> None:
+        text = record.getMessage()
+        if any(word in text.partition(" ")[0] for word in self.ABOUT):
+            self._said.append((time.monotonic(), text))
+
+
 class GroupConsumer(_Worker):
     """A member of a group that commits as it goes; every assignment is a session of its own.
 
@@ -280,6 +297,8 @@ class GroupConsumer(_Worker):
         self._load = load
         self._session = 0
         load.history.groups[name] = group
+        self._logger = logging.Logger(name)  # noqa: LOG001 - one for each client, which nobody else hears
+        self._logger.addHandler(_Remembering(name, load.history))
         self._settings = {
             "bootstrap.servers": load.bootstrap,
             **CLIENT,
@@ -287,6 +306,9 @@ class GroupConsumer(_Worker):
             "auto.offset.reset": "earliest",
             "auto.commit.interval.ms": 200,
             "on_commit": self._committed,
+            "debug": "topic,fetch,cgrp",
+            "log_level": 7,
+            "logger": self._logger,
             "session.timeout.ms": 6_000,
             "heartbeat.interval.ms": 500,
             "fetch.wait.max.ms": 100,
@@ -409,8 +431,23 @@ class Load:
         ]
 
     def start(self) -> None:
+        for group in sorted(set(self.history.groups.values())):
+            self._stand_at_the_beginning(group)
         for worker in (*self._producers, *self._readers):
             worker.start()
+
+    def _stand_at_the_beginning(self, group: str) -> None:
+        """The group has committed 0 before its members come, so that none of them asks where the log begins.
+
+        When librdkafka (2.16) is assigned anew while it waits for the answer to that question, it takes the late one
+        for a reason to ask again, and goes to the beginning from wherever it stands (`outdated offset response`).
+        """
+        consumer = Consumer({"bootstrap.servers": self.bootstrap, **CLIENT, "group.id": group})
+        try:
+            beginning = [TopicPartition(self.topic, number, 0) for number in range(self.partitions)]
+            consumer.commit(offsets=beginning, asynchronous=False)
+        finally:
+            consumer.close()
 
     def stop(self) -> None:
         """Producers first: all that was sent comes to an end; then readers, and one last look at everything."""
