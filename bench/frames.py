@@ -4,6 +4,7 @@ import json
 import random
 from collections.abc import Mapping, Sequence
 
+from tidelog.server.clock import wall_ms
 from tidelog.wire.batch import Buffer, read_header
 from tidelog.wire.frames import RequestHeader, decode_response, encode_request
 from tidelog.wire.messages import (
@@ -50,10 +51,13 @@ def header_of(request: object) -> RequestHeader:
 
 
 def batch_of(batch_bytes: int, record_bytes: int = RECORD_BYTES) -> bytes:
-    """As many records with values of one size as fit into a batch of another, and one at least."""
+    """As many records with values of one size as fit into a batch of another, and one at least. Their time is now.
+
+    Older ones would have their segments closed and deleted whenever somebody looks at what is past its retention.
+    """
     value = random.Random(record_bytes).randbytes(record_bytes)
-    count = max(1, batch_bytes // record_bytes)
-    while len(batch := build_batch([Record(value, timestamp=1_700_000_000_000)] * count)) > batch_bytes and count > 1:
+    count, now_ms = max(1, batch_bytes // record_bytes), wall_ms()
+    while len(batch := build_batch([Record(value, timestamp=now_ms)] * count)) > batch_bytes and count > 1:
         count = min(count - 1, count * batch_bytes // len(batch))
     return bytes(batch)
 

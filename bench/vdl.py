@@ -15,6 +15,7 @@ from bench.figures import Figure, Results
 from bench.frames import records_in
 from bench.growth import following
 from bench.side_by_side_latency import requests
+from tidelog.server.clock import wall_ms
 from tidelog.wire.records import Record, build_batch
 
 PUBLISHED = "VDL, published"
@@ -34,7 +35,7 @@ BESIDE_SIZE, BESIDE_BATCH, BESIDE_WRITES = 100, 25, 13_961  # writes while someb
 def messages(size: int, count: int) -> bytes:
     """One batch."""
     value = bytes(range(256)) * (size // 256 + 1)
-    return bytes(build_batch([Record(value[:size], timestamp=1_700_000_000_000)] * count))
+    return bytes(build_batch([Record(value[:size], timestamp=wall_ms())] * count))
 
 
 def _write(arena: Arena, topic: str, size: int, count: int) -> float:

@@ -2,6 +2,8 @@
 
 import gc
 import struct
+import subprocess
+import sys
 
 import pytest
 
@@ -183,3 +185,25 @@ def test_connections_that_are_idle_or_gone_hold_no_memory(gone: bool) -> None:
     kept.clear()
     assert len(silent) == 20
     assert not pool.exhausted
+
+
+def test_freed_memory_is_kept_up_to_a_bound() -> None:
+    """In a process of its own, for it cannot be undone."""
+    program = """
+import ctypes
+from tidelog.server.memory import keep_freed
+keep_freed(64 << 20, 4 << 20)
+libc = ctypes.CDLL(None)
+libc.malloc.restype, libc.free.argtypes = ctypes.c_void_p, [ctypes.c_void_p]
+libc.sbrk.restype = ctypes.c_void_p
+pieces = [libc.malloc(4 << 20) for _ in range(8)]
+top = libc.sbrk(0)
+for piece in pieces:
+    libc.free(piece)
+assert libc.sbrk(0) == top, "it was given back"
+pieces = [libc.malloc(4 << 20) for _ in range(32)]
+for piece in pieces:
+    libc.free(piece)
+assert libc.sbrk(0) < max(pieces), "more than the bound was kept"
+"""
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=60)

@@ -1,6 +1,6 @@
 """Bytes per second."""
 
-from tidelog.tier.quota import UNBOUNDED, WAIT_MS_MAX, ByteRate
+from tidelog.tier.quota import UNBOUNDED, WAIT_MS_MAX, ByteRate, Pace
 
 
 def test_without_a_bound_nobody_waits() -> None:
@@ -33,3 +33,17 @@ def test_a_new_rate_counts_from_now_on() -> None:
 
 def test_nobody_waits_for_ever() -> None:
     assert ByteRate(1, 0).charge(10**9, 0) == WAIT_MS_MAX
+
+
+def test_what_is_paced_follows_as_its_bytes_allow() -> None:
+    pace = Pace(1_000, wait_s_max=1.0)
+    assert pace.wait_s(500, 10.0) == 0.0
+    assert pace.wait_s(250, 10.0) == 0.5
+    assert pace.wait_s(250, 10.5) == 0.25
+    assert pace.wait_s(250, 20.0) == 0.0, "what was not used is not saved up"
+    assert pace.wait_s(250, 20.0) == 0.25
+
+
+def test_what_is_paced_waits_for_so_long_at_most() -> None:
+    pace = Pace(1_000, wait_s_max=0.1)
+    assert [round(pace.wait_s(10_000, 1.0), 9) for _ in range(3)] == [0.0, 0.1, 0.1]

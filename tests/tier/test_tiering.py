@@ -26,6 +26,7 @@ from tests.tier.tiered import (
 from tidelog.server.tier_metadata import RaftMetadata
 from tidelog.tier.layout import LOG
 from tidelog.tier.metadata import Outcome, SegmentAdded, SegmentState
+from tidelog.tier.quota import Pace
 from tidelog.tier.store import Parts
 from tidelog.wire.errors import ErrorCode
 from tidelog.wire.messages import (
@@ -97,6 +98,28 @@ async def test_history_gives_way_to_what_is_being_written(
     await until(lambda: bool(leader.broker.node._giving_way))
     leader.disk.release_syncs()
     assert (await reading)[:40] == list(range(40))
+
+
+async def test_history_keeps_a_pace_beside_what_is_being_written_and_only_then(
+    cluster: ClusterWorld, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    paced: list[int] = []
+
+    def wait_s(_pace: Pace, size: int, _now_s: float) -> float:
+        paced.append(size)
+        return 0.0
+
+    monkeypatch.setattr(Pace, "wait_s", wait_s)
+    leader = await tiered_cluster(cluster, tmp_path)
+    await write(leader, 40)
+    await until_tiered(cluster, 30)
+    node = leader.broker.node
+    await until(lambda: not node.writes)
+    assert await read_numbers(leader) == list(range(40))
+    assert not paced
+    monkeypatch.setattr("tidelog.server.node.MOMENT_S", 60.0)
+    assert await read_numbers(leader) == list(range(40))
+    assert sum(paced) >= 30
 
 
 async def test_every_replica_serves_history_when_it_leads(cluster: ClusterWorld, tmp_path: Path) -> None:

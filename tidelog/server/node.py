@@ -35,6 +35,7 @@ from tidelog.storage import (
 
 log = logging.getLogger(__name__)
 
+MOMENT_S = 0.01
 SETTLE_AFTER_S = 2.0  # how often streams at rest are marked as such on disk
 
 
@@ -60,6 +61,7 @@ class Node:
         self._gathering: list[Replica] = []
         self._after_turn: list[Callable[[], None]] = []
         self._giving_way: set[asyncio.Future[None]] = set()
+        self._written_s = 0.0
         self.send: Callable[[Envelope], None] = _nobody_is_there
         """Hands an envelope to the network, which may lose it."""
         self.on_led: Callable[[Replica], None] = _whatever
@@ -206,6 +208,11 @@ class Node:
         finally:
             self._giving_way.discard(written)
 
+    @property
+    def writes(self) -> bool:
+        """Whether anything is being written, or was a moment ago."""
+        return self._store.writing or time.monotonic() - self._written_s < MOMENT_S
+
     # The loop
 
     def receive(self, envelope: Envelope) -> None:
@@ -309,6 +316,8 @@ class Node:
         """Tell the core what the disk has done."""
         time_ms = now_ms()
         delivered = self._store.deliver()
+        if delivered.logs:
+            self._written_s = time.monotonic()
         for stream_log in delivered.logs:
             self._host.written(stream_log.stream, time_ms)
         for stream, vote in delivered.votes:

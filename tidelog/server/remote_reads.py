@@ -2,8 +2,9 @@
 
 A read that its request has given up goes on: what it fetches is in the cache when the client asks again. Store errors
 become one of two answers: OFFSET_OUT_OF_RANGE when the log start has passed the offset meanwhile, else a storage error,
-which clients retry. The loop never waits, and an answer from the store gives way to what is being written (for
-GIVE_WAY_S at most): producers and readers of the tail are not to notice.
+which clients retry. The loop never waits. Producers and readers of the tail are not to notice: while records are being
+written, an answer from the store gives way to them, and answers follow each other as PACE_BYTES_PER_SECOND allows; but
+none waits for either longer than GIVE_WAY_S.
 
 Bounds: bytes on their way from the store (`remote.log.reader.bytes.max`), bytes a second (the fetch quota: while it is
 used up, no read is begun), and the caches' budgets.
@@ -13,6 +14,7 @@ import asyncio
 import logging
 import os
 import struct
+import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from typing import TYPE_CHECKING
@@ -24,7 +26,7 @@ from tidelog.tier.errors import TierError
 from tidelog.tier.layout import StreamPlace
 from tidelog.tier.metadata import RemoteSegment
 from tidelog.tier.metrics import TierMetrics
-from tidelog.tier.quota import ByteRate
+from tidelog.tier.quota import ByteRate, Pace
 from tidelog.tier.reading import RemoteReader
 from tidelog.tier.sealing import KeyRing
 from tidelog.tier.store import ObjectStore
@@ -38,7 +40,8 @@ log = logging.getLogger(__name__)
 CHUNK_FOLDER = "remote-log-chunk-cache"
 INDEX_FOLDER = "remote-log-index-cache"
 INDEX_MEMORY_BYTES = 16 << 20
-GIVE_WAY_S = 0.01  # what an answer from the store waits at most while records are being written
+GIVE_WAY_S = 0.01
+PACE_BYTES_PER_SECOND = 100_000_000
 _HEAD = struct.Struct(">qii")  # base offset, length behind it, leader epoch
 _LENGTH_END, _EPOCH_AT = 12, 12
 _NO_EPOCH = struct.pack(">i", -1)
@@ -76,6 +79,7 @@ class RemoteReads:
         )  # fmt: skip
         ahead = settings.remote_log_reader_prefetch
         self.reader = RemoteReader(store, self.chunks, self.indexes, ring, ahead, executor, self._fetched)
+        self._pace = Pace(PACE_BYTES_PER_SECOND, GIVE_WAY_S)
         self._tasks: set[asyncio.Task[None]] = set()
         self._names: dict[UUID, str] = {}  # under which topics of others are counted: those that show them
 
@@ -156,7 +160,7 @@ class RemoteReads:
             if segment.newest_epoch > term:  # so many batches may be too many for the loop
                 loop = asyncio.get_running_loop()
                 pieces = await loop.run_in_executor(self._executor, without_epochs_behind, pieces, term)
-            await self._broker.node.give_way(GIVE_WAY_S)
+            await self._give_way(sum(map(len, pieces)))
             read.pieces = pieces
         except TierError as error:
             if offset < replica.start_offset:
@@ -171,6 +175,13 @@ class RemoteReads:
             read.error = ErrorCode.KAFKA_STORAGE_ERROR
         read.done = True
         wake()
+
+    async def _give_way(self, size: int) -> None:
+        """Before so many bytes are sent: a megabyte takes the loop as long as twenty batches that come in."""
+        node = self._broker.node
+        if node.writes:
+            await asyncio.sleep(self._pace.wait_s(size, time.monotonic()))
+        await node.give_way(GIVE_WAY_S)
 
     def _count(self, place: StreamPlace, **more: int) -> None:
         self._metrics.count(self._names.get(place.topic_id, place.topic), **more)

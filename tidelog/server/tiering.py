@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from tidelog.cluster import AddPartitions, Partition, Topic, TopicConfig
 from tidelog.server.background import run_in_background
 from tidelog.server.clock import wall_ms
+from tidelog.server.memory import keep_freed
 from tidelog.server.remote_reads import RemoteRead, RemoteReads
 from tidelog.server.replica import Replica
 from tidelog.server.settings import Settings
@@ -33,7 +34,7 @@ from tidelog.server.tier_streams import TierStream, bounds_of
 from tidelog.server.topics import TopicError, check_room, place, submit
 from tidelog.storage import StorageError
 from tidelog.tier.errors import TierError
-from tidelog.tier.layout import StreamPlace
+from tidelog.tier.layout import CHUNK_BYTES, StreamPlace
 from tidelog.tier.metrics import Sample, TierMetrics, lags_of
 from tidelog.tier.quota import ByteRate
 from tidelog.tier.retention import overdue_bytes
@@ -47,6 +48,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 NICENESS = 10  # of the threads: the loop gets about ten times their share of a core
+FREED_BYTES_MAX = 64 << 20
 THREADS = 4
 READ_THREADS = 3  # of their own: who reads does not wait for what is copied
 LOOK_MS = 1_000
@@ -79,6 +81,7 @@ class Tiering:
         self._broker = broker
         self.node = settings.node_id
         self.compress = settings.remote_log_compress
+        keep_freed(FREED_BYTES_MAX, CHUNK_BYTES)
         self.executor = ThreadPoolExecutor(THREADS, "tidelog-tier", _step_back)
         self._read_executor = ThreadPoolExecutor(READ_THREADS, "tidelog-tier-read", _step_back)
         try:

@@ -1,7 +1,8 @@
 """Bytes per second, for what is copied to the store and what is fetched from it (KIP-956).
 
 A bucket that may go into debt: whoever takes bytes is told how long to wait before taking more. So a large piece is
-never refused, and over a second or more the rate holds. Changeable at any time. Pure: the clock is passed in.
+never refused, and over a second or more the rate holds. Changeable at any time. `Pace` is for what only stands back.
+Pure: the clock is passed in.
 """
 
 UNBOUNDED = 2**63 - 1
@@ -49,3 +50,21 @@ class ByteRate:
         passed_ms = max(0, now_ms - self._at_ms)
         self._at_ms = now_ms
         self._left = min(self._burst, self._left + self._rate * passed_ms / 1_000)
+
+
+class Pace:
+    """Keeps large answers apart, so that others find room between them.
+
+    Each waits as long as the bytes before it take at the rate; but nobody longer than `wait_s_max`, however many come.
+    """
+
+    def __init__(self, bytes_per_second: int, wait_s_max: float) -> None:
+        self._rate = bytes_per_second
+        self._wait_s_max = wait_s_max
+        self._free_s = 0.0
+
+    def wait_s(self, size: int, now_s: float) -> float:
+        """How long to wait with so many bytes; they are taken for sent then."""
+        turn_s = min(max(self._free_s, now_s), now_s + self._wait_s_max)
+        self._free_s = turn_s + size / self._rate
+        return turn_s - now_s
