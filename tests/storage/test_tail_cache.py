@@ -6,11 +6,17 @@ import random
 from tests.storage.world import TINY, EntryKind, batch, new_disk, open_store, rest, sized_batch, write
 from tidelog.raft.log import Entry
 from tidelog.storage import FileRange
-from tidelog.storage.tail_cache import Tail, TailCache
+from tidelog.storage.tail_cache import ENTRY_BYTES, Tail, TailCache
+
+SIZE = 1_000  # of an entry, as the budget has it
 
 
-def _entry(index: int, size: int = 100) -> Entry:
-    return Entry(index, 1, EntryKind.DATA, bytes(size))
+def _entry(index: int, size: int = SIZE) -> Entry:
+    return Entry(index, 1, EntryKind.DATA, bytes(size - ENTRY_BYTES))
+
+
+def _size(entry: Entry) -> int:
+    return len(entry.data) + ENTRY_BYTES
 
 
 def _held(tail: Tail) -> list[int]:
@@ -18,19 +24,19 @@ def _held(tail: Tail) -> list[int]:
 
 
 def test_entries_that_became_durable_first_go_first_over_all_streams() -> None:
-    cache = TailCache(500)
+    cache = TailCache(5 * SIZE)
     one, two = Tail(1), Tail(1)
     for index in (1, 2, 3):
         cache.extend(one, [_entry(index)])
         cache.extend(two, [_entry(index)])
     cache.durable(two, 2)
-    assert cache.bytes == 500
+    assert cache.bytes == 5 * SIZE
     assert (_held(one), _held(two)) == ([1, 2, 3], [2, 3])
     cache.extend(one, [_entry(4)])
     cache.extend(one, [_entry(5)])
     cache.durable(one, 2)
     assert (_held(one), _held(two)) == ([2, 3, 4, 5], [3])
-    assert cache.bytes == 500
+    assert cache.bytes == 5 * SIZE
 
 
 def test_what_is_not_durable_is_never_let_go_whatever_the_budget_says() -> None:
@@ -40,18 +46,18 @@ def test_what_is_not_durable_is_never_let_go_whatever_the_budget_says() -> None:
         cache.extend(tail, [_entry(index)])
     cache.durable(tail, 4)
     assert _held(tail) == [5, 6, 7, 8, 9, 10]
-    assert cache.bytes == 600
+    assert cache.bytes == 6 * SIZE
 
 
 def test_a_stream_that_is_held_up_does_not_keep_the_others_entries_in_memory() -> None:
     """Its disk is full, say: its first entry stays the oldest of all for a long time."""
-    cache = TailCache(1000)
+    cache = TailCache(10 * SIZE)
     stuck, busy = Tail(1), Tail(1)
     cache.extend(stuck, [_entry(1)])
     for index in range(1, 500):
         cache.extend(busy, [_entry(index)])
         cache.durable(busy, index)
-        assert cache.bytes <= 1000
+        assert cache.bytes <= 10 * SIZE
     assert _held(stuck) == [1]
 
 
@@ -62,10 +68,10 @@ def test_a_truncated_entry_s_bytes_are_given_back_and_its_successor_counts_anew(
         cache.extend(tail, [_entry(index)])
     cache.durable(tail, 5)
     cache.cut_from(tail, 3)
-    assert (cache.bytes, _held(tail)) == (200, [1, 2])
+    assert (cache.bytes, _held(tail)) == (2 * SIZE, [1, 2])
     for index in (3, 4):
-        cache.extend(tail, [_entry(index, 50)])
-    assert (cache.bytes, _held(tail)) == (300, [1, 2, 3, 4])
+        cache.extend(tail, [_entry(index, SIZE // 2)])
+    assert (cache.bytes, _held(tail)) == (3 * SIZE, [1, 2, 3, 4])
 
 
 def test_what_stands_in_a_durable_entry_s_place_after_a_truncation_is_not_durable() -> None:
@@ -84,7 +90,7 @@ def test_what_stands_in_a_durable_entry_s_place_after_a_truncation_is_not_durabl
 
 
 def test_a_truncation_below_what_is_cached_empties_the_tail_and_it_goes_on_there() -> None:
-    cache = TailCache(200)
+    cache = TailCache(2 * SIZE)
     tail = Tail(1)
     for index in range(1, 9):
         cache.extend(tail, [_entry(index)])
@@ -109,25 +115,25 @@ def test_a_range_that_ends_before_it_begins_is_empty() -> None:
 def test_the_accounts_hold_through_anything() -> None:
     for seed in range(30):
         rng = random.Random(seed)
-        cache = TailCache(2000)
+        cache = TailCache(20 * SIZE)
         tails = [Tail(rng.randrange(1, 50)) for _ in range(4)]
         durable = {id(tail): tail.first_index - 1 for tail in tails}
         for _ in range(400):
             tail = rng.choice(tails)
             match rng.randrange(6):
                 case 0 | 1 | 2:
-                    cache.extend(tail, [_entry(tail.next_index, rng.randrange(300))])
+                    cache.extend(tail, [_entry(tail.next_index, rng.randrange(ENTRY_BYTES, 3 * SIZE))])
                 case 3 | 4:
                     index = rng.randint(durable[id(tail)], tail.next_index - 1)
                     durable[id(tail)] = index
                     cache.durable(tail, index)
                     undurable = sum(
-                        len(e.data)
+                        _size(e)
                         for t in tails
                         for e in t.entries_from(t.first_index, t.next_index)
                         if e.index > durable[id(t)]
                     )
-                    assert cache.bytes <= max(2000, undurable)
+                    assert cache.bytes <= max(20 * SIZE, undurable)
                 case _ if tail.next_index - 1 > 0:
                     index = rng.randint(max(1, tail.next_index - 5), tail.next_index)
                     cache.cut_from(tail, index)
@@ -135,7 +141,7 @@ def test_the_accounts_hold_through_anything() -> None:
                 case _:
                     pass
             entries = [entry for each in tails for entry in each.entries_from(each.first_index, each.next_index)]
-            assert cache.bytes == sum(len(entry.data) for entry in entries)
+            assert cache.bytes == sum(map(_size, entries))
             for each in tails:
                 assert each.first_index <= durable[id(each)] + 1
 
@@ -153,12 +159,12 @@ def test_the_budget_holds_for_many_streams_of_a_store() -> None:
     store.delete_stream(0)
     logs[1].truncate_from(3)
     rest(store)
-    held = sum(len(entry.data) for log in logs[1:] for entry in log._tail.entries_from(log._tail.first_index, 99))  # pyright: ignore[reportPrivateUsage]
+    held = sum(_size(entry) for log in logs[1:] for entry in log._tail.entries_from(log._tail.first_index, 99))  # pyright: ignore[reportPrivateUsage]
     assert cache.bytes == held
 
 
 def test_the_newest_entries_are_served_from_memory_and_older_ones_from_files() -> None:
-    settings = dataclasses.replace(TINY, tail_cache_bytes=1500)
+    settings = dataclasses.replace(TINY, tail_cache_bytes=3 * (500 + ENTRY_BYTES))
     store = open_store(new_disk(), settings)
     log = store.create_stream(1, b"")
     for _ in range(6):
@@ -180,7 +186,7 @@ def test_a_batch_is_served_with_the_memory_that_it_arrived_in() -> None:
 def test_the_memory_of_an_entry_that_is_let_go_is_free_at_once() -> None:
     """It belongs to whoever received it, who waits for it to be free."""
     buffers = [bytearray(100) for _ in range(10)]
-    cache = TailCache(500)
+    cache = TailCache(5 * (100 + ENTRY_BYTES))
     tail = Tail(1)
     for index, buffer in enumerate(buffers, 1):
         cache.extend(tail, [Entry(index, 1, EntryKind.DATA, memoryview(buffer))])

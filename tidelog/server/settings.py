@@ -57,7 +57,7 @@ class Settings:
         choices=("fdatasync", "range", "none"),
     )
     storage_segment_bytes: int = _setting(256 * MIB, "data of one segment", low=1 * MIB)
-    storage_tail_cache_bytes: int = _setting(48 * MIB, "newest entries kept in memory, all streams together", low=1)
+    storage_tail_cache_bytes: int = _setting(32 * MIB, "newest entries kept in memory, all streams together", low=1)
     raft_heartbeat_ms: int = _setting(100, "how often a leader with work speaks to its followers", low=1)
     raft_election_timeout_ms: int = _setting(400, "silence after which a follower may campaign", low=2)
 

@@ -12,7 +12,7 @@ class StorageSettings:
     segment_bytes: int = 256 * MIB  # data of one segment; a batch must fit
     rows_bytes: int = 4 * MIB  # its rows: 131,072 entries, so batches below 2 KiB roll it early
     staging_bytes: int = 4 * MIB  # largest single write
-    tail_cache_bytes: int = 48 * MIB
+    tail_cache_bytes: int = 32 * MIB
     queue_bytes_max: int = 128 * MIB  # handed to the writer and not yet durable; above it logs accept nothing
     readers_max: int = 256  # open segment files
     pool_files_max: int = 4  # files kept for reuse

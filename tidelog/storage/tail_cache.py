@@ -10,7 +10,12 @@ from collections.abc import Sequence
 
 from tidelog.raft.log import Entry, EntryKind
 
+ENTRY_BYTES = 256  # what an entry takes beside its data: itself, its numbers, its place in the list
 _DROPPED = Entry(0, 0, EntryKind.NOOP, b"")
+
+
+def _size(entries: Sequence[Entry]) -> int:
+    return sum([len(entry.data) for entry in entries]) + ENTRY_BYTES * len(entries)
 
 
 class Tail:
@@ -43,7 +48,7 @@ class Tail:
         entries, place, dropped = self._entries, self._skipped, 0
         end = min(place + last - self.first_index + 1, len(entries))
         while dropped < bytes_min and place < end:
-            dropped += len(entries[place].data)
+            dropped += len(entries[place].data) + ENTRY_BYTES
             entries[place] = _DROPPED  # its memory goes now, its place in the list later
             place += 1
         self.first_index += place - self._skipped
@@ -56,11 +61,11 @@ class Tail:
     def cut_from(self, index: int) -> int:
         """Forget entries at `index` and behind; returns their bytes. An empty tail goes on at `index`."""
         if index < self.first_index:
-            dropped = sum(len(entry.data) for entry in self._entries[self._skipped :])
+            dropped = _size(self._entries[self._skipped :])
             self._entries, self._skipped, self.first_index = [], 0, index
             return dropped
         keep = self._skipped + index - self.first_index
-        dropped = sum(len(entry.data) for entry in self._entries[keep:])
+        dropped = _size(self._entries[keep:])
         del self._entries[keep:]
         return dropped
 
@@ -75,7 +80,7 @@ class TailCache:
 
     def extend(self, tail: Tail, entries: Sequence[Entry]) -> None:
         tail.extend(entries)
-        self.bytes += sum([len(entry.data) for entry in entries])
+        self.bytes += _size(entries)
 
     def cut_from(self, tail: Tail, index: int) -> None:
         self.bytes -= tail.cut_from(index)
