@@ -19,14 +19,14 @@ Fault = Literal["delay", "403", "503", "reset", "truncate", "lose-answer"]
 
 
 @contextmanager
-def s3_server() -> Iterator[int]:
-    """The port of a server with one bucket."""
+def s3_server(bucket: str = BUCKET) -> Iterator[int]:
+    """The port of a server with one bucket. All servers of a process have the same buckets, and keep what is in them."""
     logging.getLogger("werkzeug").setLevel(logging.ERROR)
     server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
     server.start()
     try:
         _, port = server.get_host_and_port()
-        request = urllib.request.Request(f"http://127.0.0.1:{port}/{BUCKET}", method="PUT")
+        request = urllib.request.Request(f"http://127.0.0.1:{port}/{bucket}", method="PUT")
         with urllib.request.urlopen(request):
             pass
         yield port

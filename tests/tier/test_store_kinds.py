@@ -15,12 +15,13 @@ import pytest
 
 from tests.e2e.clients.environments import Unavailable
 from tests.tier.azure import CONTAINER, azure_options, azurite
-from tests.tier.s3 import BUCKET, FaultProxy, s3_server
+from tests.tier.s3 import FaultProxy, s3_server
 from tidelog.tier.errors import LayoutError, ObjectMissingError, StoreUnavailableError
 from tidelog.tier.store import Patience, RetriedStore, open_store
 
 QUICK = Patience(call_s=10.0, tries_max=2, pause_s=0.001)
 PIECE = 5 << 20
+OWN_BUCKET = "of-gcs"  # where no other test has left anything
 S3_AUTHORIZATION = b"Authorization: AWS4-HMAC-SHA256 Credential=a/20200101/us-east-1/s3/aws4_request"
 
 
@@ -47,12 +48,12 @@ async def azure(_folder: Path) -> AsyncIterator[RetriedStore]:
 
 @asynccontextmanager
 async def gcs(_folder: Path) -> AsyncIterator[RetriedStore]:
-    with s3_server() as port:
+    with s3_server(OWN_BUCKET) as port:
         async with AsS3(port) as proxy:
             key = {"gcs_base_url": f"http://127.0.0.1:{proxy.port}", "disable_oauth": True}
             unused = {"client_email": "", "private_key": "", "private_key_id": ""}
             options = {"service_account_key": json.dumps(key | unused), "allow_http": "true"}
-            yield open_store(f"gs://{BUCKET}/some/prefix", options, QUICK, random.Random(1))
+            yield open_store(f"gs://{OWN_BUCKET}/some/prefix", options, QUICK, random.Random(1))
 
 
 @asynccontextmanager
