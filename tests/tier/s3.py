@@ -20,7 +20,7 @@ Fault = Literal["delay", "403", "503", "reset", "truncate", "lose-answer"]
 
 @contextmanager
 def s3_server(bucket: str = BUCKET) -> Iterator[int]:
-    """The port of a server with one bucket. All servers of a process have the same buckets, and keep what is in them."""
+    """The port of a server with one bucket. All servers of a process share their buckets, and keep what is in them."""
     logging.getLogger("werkzeug").setLevel(logging.ERROR)
     server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
     server.start()
