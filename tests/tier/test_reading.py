@@ -8,6 +8,7 @@ from pathlib import Path
 from uuid import UUID, uuid4
 
 import pytest
+from crc32c import crc32c
 
 from tests.tier.segments import LocalLog, random_values
 from tidelog.server.tier_producers import ProducersFollowed
@@ -26,7 +27,7 @@ from tidelog.tier.metadata import (
     SegmentMoved,
     SegmentState,
 )
-from tidelog.tier.reading import RemoteReader
+from tidelog.tier.reading import CHECK_BYTES, RemoteReader, _crc_of
 from tidelog.tier.sealing import KeyRing, Seal
 from tidelog.tier.store import Patience, RetriedStore, open_store
 from tidelog.wire.batch import check_batch, split_batches
@@ -329,3 +330,14 @@ async def test_a_copy_is_paused_chunk_by_chunk_as_quotas_demand(tmp_path: Path) 
     assert sum(sent) == segment.size
     assert max(sent) == CHUNK
     await tier.close()
+
+
+async def test_a_chunk_is_checked_piece_by_piece_between_turns_of_the_loop() -> None:
+    data = memoryview(random.Random(1).randbytes(3 * CHECK_BYTES + 1))
+    checking = asyncio.ensure_future(_crc_of(data))
+    turns = 0
+    while not checking.done():
+        await asyncio.sleep(0)
+        turns += 1
+    assert checking.result() == crc32c(data)
+    assert turns >= 4

@@ -117,7 +117,7 @@ async def test_history_keeps_a_pace_beside_what_is_being_written_and_only_then(
     await until(lambda: not node.writes)
     assert await read_numbers(leader) == list(range(40))
     assert not paced
-    monkeypatch.setattr("tidelog.server.node.MOMENT_S", 60.0)
+    monkeypatch.setattr("tidelog.server.node.MOMENT_MS", 60_000)
     assert await read_numbers(leader) == list(range(40))
     assert sum(paced) >= 30
 

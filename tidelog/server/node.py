@@ -35,7 +35,7 @@ from tidelog.storage import (
 
 log = logging.getLogger(__name__)
 
-MOMENT_S = 0.01
+MOMENT_MS = 10  # so long after a write the next one is expected
 SETTLE_AFTER_S = 2.0  # how often streams at rest are marked as such on disk
 
 
@@ -61,7 +61,7 @@ class Node:
         self._gathering: list[Replica] = []
         self._after_turn: list[Callable[[], None]] = []
         self._giving_way: set[asyncio.Future[None]] = set()
-        self._written_s = 0.0
+        self._written_ms = 0
         self.send: Callable[[Envelope], None] = _nobody_is_there
         """Hands an envelope to the network, which may lose it."""
         self.on_led: Callable[[Replica], None] = _whatever
@@ -211,7 +211,7 @@ class Node:
     @property
     def writes(self) -> bool:
         """Whether anything is being written, or was a moment ago."""
-        return self._store.writing or time.monotonic() - self._written_s < MOMENT_S
+        return self._store.writing or now_ms() - self._written_ms < MOMENT_MS
 
     # The loop
 
@@ -317,7 +317,7 @@ class Node:
         time_ms = now_ms()
         delivered = self._store.deliver()
         if delivered.logs:
-            self._written_s = time.monotonic()
+            self._written_ms = time_ms
         for stream_log in delivered.logs:
             self._host.written(stream_log.stream, time_ms)
         for stream, vote in delivered.votes:

@@ -27,7 +27,7 @@ from .cluster import Cluster, NodeProcess
 from .history import Asked, Committed, FinalRead, History, Pipelined, Polled, Produced
 
 MESSAGE_TIMEOUT_S = 30.0  # idempotent producers ride out everything that a scenario does
-SAID_MAX = 2_000
+SAID_MAX = 2_000  # lines of a member's library
 IMPATIENT_TIMEOUT_S = 5.0
 END_TIMEOUT_S = 60.0
 FINAL_TIMEOUT_S = 60.0
@@ -445,7 +445,15 @@ class Load:
         consumer = Consumer({"bootstrap.servers": self.bootstrap, **CLIENT, "group.id": group})
         try:
             beginning = [TopicPartition(self.topic, number, 0) for number in range(self.partitions)]
-            consumer.commit(offsets=beginning, asynchronous=False)
+            deadline_s = time.monotonic() + FINAL_TIMEOUT_S
+            while True:  # the groups' topic is made for it, and has no leader at first
+                try:
+                    consumer.commit(offsets=beginning, asynchronous=False)
+                except KafkaException:
+                    if time.monotonic() > deadline_s:
+                        raise
+                else:
+                    return
         finally:
             consumer.close()
 
