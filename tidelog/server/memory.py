@@ -26,7 +26,6 @@ READ_BYTES_MIN = 64 << 10  # room that a read is offered at least; with less lef
 SIZE_MIN = 64 << 10
 LOOKS_MAX = 8  # buffers that are looked at before a new one is made
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -3, -8  # of glibc's mallopt
-_UNUSED = 3  # references to a buffer that only the pool has: the queue's, the variable's and the question's own
 
 
 def keep_freed(bytes_max: int, piece_bytes: int) -> None:
@@ -40,6 +39,16 @@ def keep_freed(bytes_max: int, piece_bytes: int) -> None:
         mallopt(_M_ARENA_MAX, 2)  # else the bound would be one for each of many threads
         mallopt(_M_MMAP_THRESHOLD, 2 * piece_bytes)  # a piece with what its owner and the library add
         mallopt(_M_TRIM_THRESHOLD, bytes_max)
+
+
+def _references(queue: deque[mmap.mmap], place: int) -> int:
+    """How many there are to a buffer of the queue."""
+    return sys.getrefcount(queue[place])
+
+
+# To a buffer that only its queue has. It is counted, and not known: how many are the question's own is the
+# interpreter's business, and with one too many a buffer would be used again while somebody looks at it.
+_UNUSED = _references(deque([mmap.mmap(-1, 1)]), 0)
 
 
 class BufferPool:
@@ -58,14 +67,12 @@ class BufferPool:
         rounded = max(SIZE_MIN, 1 << (size - 1).bit_length())
         queue = self._buffers.setdefault(rounded, deque())
         if queue:
-            buffer = queue[-1]
-            if sys.getrefcount(buffer) == _UNUSED:
-                return buffer
+            if _references(queue, -1) == _UNUSED:
+                return queue[-1]
         for _ in range(min(len(queue), LOOKS_MAX)):
-            buffer = queue[0]
             queue.rotate(-1)
-            if sys.getrefcount(buffer) == _UNUSED:
-                return buffer
+            if _references(queue, -1) == _UNUSED:
+                return queue[-1]
         if self.bytes + rounded > self._bytes_max:
             self.release_unused(0)
             if self.bytes + rounded > self._bytes_max:
@@ -79,13 +86,13 @@ class BufferPool:
         """Give unused buffers back to the system, all but some."""
         for size, queue in self._buffers.items():
             for _ in range(len(queue)):
-                buffer = queue.popleft()
-                unused = sys.getrefcount(buffer) == _UNUSED - 1
+                unused = _references(queue, 0) == _UNUSED
                 if unused and bytes_kept < size:
                     self.bytes -= size
+                    queue.popleft()
                     continue
                 bytes_kept -= size if unused else 0
-                queue.append(buffer)
+                queue.rotate(-1)
 
     @property
     def exhausted(self) -> bool:
@@ -97,7 +104,7 @@ class BufferPool:
 
     def _has_unused_chunk(self) -> bool:
         queue = self._buffers.get(CHUNK_BYTES, deque())
-        return any(sys.getrefcount(buffer) == _UNUSED for buffer in queue)
+        return any(_references(queue, place) == _UNUSED for place in range(len(queue)))
 
 
 class Inlet:
