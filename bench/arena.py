@@ -2,12 +2,16 @@
 
 Rounds are short and in turn, so both meet whatever else the machine does. Before a round everybody must have come to
 rest, so that no one's background work (a flush, a collection, a clean-up) falls into another's round.
+
+Where little is measured on one stream, that is one in use for a while (`used_topic`): its first segment is full, and
+its oldest records go as new ones come. A new stream's first file still grows, which makes each write of it dearer; the
+floor, which writes over blocks that were written before, has nothing of the kind. `new-stream` measures that.
 """
 
 import itertools
 import os
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
@@ -15,6 +19,7 @@ from bench.cluster import FloorCluster, Shape, floor_cluster
 from bench.cluster_nodes import ClusterFailed
 from bench.contenders import KAFKA, NODES, TIDELOG, Contender, kafka, running, tidelog
 from bench.figures import alternate
+from bench.frames import batch_of
 from bench.kept import Unavailable
 from bench.load_client import LoadClient, Outcome, load_client
 from bench.processes import ProgramFailed
@@ -24,6 +29,8 @@ KIB, MB = 1 << 10, 1_000_000
 UNBOUNDED = 10**15
 LINGER_MS = 5  # librdkafka's default
 WARM_S = 4.0  # of load before anything is measured: a JVM compiles what is used often
+FIRST_SEGMENT_BYTES = 300 * MB  # and some of the next
+FIRST_WINDOW = 5
 FLOOR = "floor"
 FLOOR_SHAPE = Shape("64 KiB", 64 * KIB, 32, 1_000)
 
@@ -70,6 +77,8 @@ class Arena:
     idle_mb: dict[str, float] = field(default_factory=dict)
     """The largest node's memory, before it did anything."""
     _numbers: Iterator[int] = field(default_factory=itertools.count)
+    _used: list[tuple[Contender, str]] = field(default_factory=list)
+    """Whose records go before every round."""
 
     @property
     def contenders(self) -> dict[str, Contender]:
@@ -89,6 +98,18 @@ class Arena:
         for contender in owners:
             contender.delete(name)
 
+    @contextmanager
+    def used_topic(self, only: Contender | None = None, **configs: object) -> Iterator[str]:
+        """A topic whose stream has been in use for a while, and keeps what came since the round before."""
+        with self.topic(1, only, **configs) as name:
+            used = [(who, name) for who in (self.contenders.values() if only is None else [only])]
+            for who, _ in used:
+                with closing(who.connect(who.leader_of(name))) as client:
+                    client.produce(name, batch_of(MB), FIRST_SEGMENT_BYTES // MB, FIRST_WINDOW)
+            self._used += used
+            yield name
+            self._used = [item for item in self._used if item not in used]
+
     # Rounds
 
     def alternate(self, actions: Mapping[str, tuple[Contender | None, Callable[[], T]]]) -> dict[str, list[Round[T]]]:
@@ -101,6 +122,9 @@ class Arena:
         return self.alternate({name: (who, lambda w=who: action(w)) for name, who in self.contenders.items()})
 
     def _metered(self, who: Contender | None, action: Callable[[], T]) -> Round[T]:
+        for contender, topic in self._used:
+            with closing(contender.connect(contender.leader_of(topic))) as client:
+                client.delete_before(topic, contender.latest_offset(topic))
         for contender in self.contenders.values():
             contender.settle()
         before_s = who.cpu_s() if who else 0.0

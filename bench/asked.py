@@ -20,6 +20,10 @@ class AskedCluster(ABC):
     def ask(self, request: object, node: int | None = None) -> Any:
         """One request to one node, or to any, over a connection of its own."""
 
+    @abstractmethod
+    def leader_of(self, topic: str) -> int:
+        """Of partition 0; a node that runs."""
+
     def all_lead(self, topics: Sequence[str]) -> bool:
         """Whether every partition has a leader that knows it is: nobody else answers for the latest offset."""
         led_by: dict[int, dict[str, list[int]]] = {}
@@ -44,3 +48,9 @@ class AskedCluster(ABC):
             if all(partition.leader_id == partition.replica_nodes[0] for partition in partitions):
                 return
             time.sleep(HOME_POLL_S)
+
+    def latest_offset(self, topic: str) -> int:
+        """Of partition 0."""
+        partition = self.ask(latest_offsets({topic: [0]}), self.leader_of(topic)).topics[0].partitions[0]
+        assert not partition.error_code, f"{topic} has no latest offset: error {partition.error_code}"
+        return partition.offset

@@ -13,7 +13,7 @@ from contextlib import closing, contextmanager
 from typing import Any, TypeVar
 
 from bench.asked import AskedCluster
-from bench.frames import admin, create_topics, delete_topic, latest_offsets, metadata_of
+from bench.frames import admin, create_topics, delete_topic, metadata_of
 from bench.processes import Program, Server
 from bench.raw_client import RawClient
 
@@ -166,12 +166,6 @@ class Cluster(AskedCluster):
             return number if number in self.programs else None
 
         return wait_for(f"{topic} has no leader", AGREE_S_MAX, leader)
-
-    def latest_offset(self, topic: str) -> int:
-        """Of partition 0."""
-        partition = self.ask(latest_offsets({topic: [0]}), self.leader_of(topic)).topics[0].partitions[0]
-        assert not partition.error_code, f"{topic} has no latest offset: error {partition.error_code}"
-        return partition.offset
 
     def await_caught_up(self, node: int, topic: str) -> None:
         """Wait until a node's own replica has everything that is committed now."""

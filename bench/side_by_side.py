@@ -19,6 +19,7 @@ from bench.figures import Figure, Results
 
 SHARED: dict[str, Callable[[Arena], list[Figure]]] = {
     "produce-1k": produce.produce_1k,
+    "new-stream": produce.new_stream,
     **{
         f"raw-{label}": partial(produce.raw, batch_bytes=size, label=label) for label, size in produce.RAW_SIZES.items()
     },

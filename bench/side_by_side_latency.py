@@ -45,7 +45,7 @@ def _latencies(
 def latency(arena: Arena, mb_per_s: int) -> list[Figure]:
     """A paced load of 1 KiB records on one stream."""
     seconds = SKIPPED_S + arena.effort.seconds * PACED_ROUNDS_LONGER
-    with arena.topic() as topic:
+    with arena.used_topic() as topic:
         measured = arena.each(lambda who: _pace(arena, who, topic, mb_per_s, seconds))
     return _latencies(f"latency-{mb_per_s}", f"produce at {mb_per_s} MB/s", measured, "<= 1.0", "<= 0.3")
 
@@ -69,7 +69,7 @@ def end_to_end(arena: Arena, mb_per_s: int = 20) -> list[Figure]:
     """From when a record is made to when a consumer in another process has it."""
     seconds = SKIPPED_S + arena.effort.seconds * PACED_ROUNDS_LONGER
     rate = mb_per_s * MB // KIB
-    with arena.topic() as topic:
+    with arena.used_topic() as topic:
 
         def follow(who: Contender) -> Outcome:
             arguments = {
@@ -89,7 +89,7 @@ def end_to_end(arena: Arena, mb_per_s: int = 20) -> list[Figure]:
 def one_record(arena: Arena, connections: int) -> list[Figure]:
     """One record of 1 KiB a request, the next when it is acknowledged, on each of so many connections."""
     row, batch = f"one-{connections}", batch_of(KIB, KIB)
-    with arena.topic() as topic, arena.floor(ONE_RECORD, connections) as bare:
+    with arena.used_topic() as topic, arena.floor(ONE_RECORD, connections) as bare:
         actions: dict[str, tuple[Contender | None, Callable[[], Outcome]]] = {
             name: (who, lambda w=who: requests(arena, w, topic, batch, connections))
             for name, who in arena.contenders.items()

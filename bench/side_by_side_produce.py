@@ -15,6 +15,7 @@ from bench.raw_client import RawClient, Sent
 SYNCED = f"{KAFKA}, flush.messages=1"
 MANY_PARTITIONS = 16
 MANY_PRODUCERS = 8
+NEW_BYTES = 200 * MB  # less than a segment
 TAIL_CONSUMERS = 4
 TAIL_S_MAX = 40.0
 TAIL_RECORDS_MAX = 5_000_000
@@ -38,12 +39,12 @@ def client_note(arena: Arena, rounds: list[Round[Outcome]]) -> str:
 
 def produce_1k(arena: Arena) -> list[Figure]:
     with ExitStack() as stack:
-        topic = stack.enter_context(arena.topic())
+        topic = stack.enter_context(arena.used_topic())
         actions: dict[str, tuple[Contender | None, Callable[[], Outcome]]] = {
             name: (who, lambda w=who: arena.produce(w, topic)) for name, who in arena.contenders.items()
         }
         if (kafka := arena.kafka) is not None:
-            synced = stack.enter_context(arena.topic(only=kafka, flush_messages=1))
+            synced = stack.enter_context(arena.used_topic(kafka, flush_messages=1))
             actions[SYNCED] = (kafka, lambda: arena.produce(kafka, synced))
         else:
             bare = stack.enter_context(arena.floor())
@@ -66,6 +67,19 @@ def produce_1k(arena: Arena) -> list[Figure]:
             "<= 0.5",
         ),
     ]
+
+
+def new_stream(arena: Arena) -> list[Figure]:
+    """The first records of a stream, while its file grows; a new one for every round."""
+
+    def produce(who: Contender) -> Outcome:
+        with arena.topic(only=who) as topic:
+            return arena.produce(who, topic, bytes_max=NEW_BYTES)
+
+    measured = arena.each(produce)
+    ours, theirs = rates(measured[TIDELOG]), rates(measured.get(KAFKA, []))
+    name = f"produce 1 KiB, the first {NEW_BYTES // MB} MB of a new stream"
+    return [Figure("new-stream", name, "MB/s", ours, KAFKA if theirs else "", theirs)]
 
 
 def _as_outcome(sent: Sent, size: int) -> Outcome:
@@ -98,7 +112,7 @@ def raw(arena: Arena, batch_bytes: int, label: str) -> list[Figure]:
     batch = batch_of(batch_bytes)
     size = shape.count * len(batch)
     with ExitStack() as stack:
-        topic = stack.enter_context(arena.topic())
+        topic = stack.enter_context(arena.used_topic())
         bare = stack.enter_context(arena.floor(shape))
         clients: dict[str, RawClient] = {}
 
@@ -122,7 +136,7 @@ def raw(arena: Arena, batch_bytes: int, label: str) -> list[Figure]:
 
 def tail(arena: Arena) -> list[Figure]:
     """Produced as fast as it goes, alone and while four consumers read along at the end."""
-    with arena.topic() as topic:
+    with arena.used_topic() as topic:
 
         def produce_followed(who: Contender) -> Outcome:
             arguments = {"consumers": TAIL_CONSUMERS, "count": TAIL_RECORDS_MAX, "skip": 0, "seconds": TAIL_S_MAX}
