@@ -66,9 +66,8 @@ class BufferPool:
         """
         rounded = max(SIZE_MIN, 1 << (size - 1).bit_length())
         queue = self._buffers.setdefault(rounded, deque())
-        if queue:
-            if _references(queue, -1) == _UNUSED:
-                return queue[-1]
+        if queue and _references(queue, -1) == _UNUSED:
+            return queue[-1]
         for _ in range(min(len(queue), LOOKS_MAX)):
             queue.rotate(-1)
             if _references(queue, -1) == _UNUSED:

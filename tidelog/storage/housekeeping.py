@@ -21,9 +21,8 @@ from tidelog.storage.disk import Disk
 from tidelog.storage.errors import WriterFailedError
 from tidelog.storage.pool import FilePool
 from tidelog.storage.readers import SegmentReader
-from tidelog.storage.segment import INDEX_SUFFIX, LOG_SUFFIX, SegmentShape
+from tidelog.storage.segment import INDEX_SUFFIX, LOG_SUFFIX
 from tidelog.storage.small_file import rename_into_place
-from tidelog.storage.staging import Staging
 
 DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
 
@@ -145,17 +144,3 @@ def remove_leftovers(disk: Disk, pool: FilePool, folder: str, leftovers: Sequenc
             if disk.exists(path):
                 disk.remove(path)
     disk.sync_directory(folder)
-
-
-def prepare_spare(
-    pool: FilePool, path: str, shape: SegmentShape, staging: Staging, done: Callable[[bool], None]
-) -> None:  # fmt: skip
-    """Have the next segment's file at hand. Not having it only costs time, so a full disk is no error here."""
-    try:
-        pool.prepare(path, shape, staging)
-    except OSError as error:
-        if error.errno not in DISK_FULL:
-            raise
-        done(False)
-    else:
-        done(True)

@@ -30,11 +30,12 @@ from tidelog.storage.errors import DirectoryLockedError, StorageError
 from tidelog.storage.hard_states import HardStates, StoredVote
 from tidelog.storage.housekeeping import Housekeeper
 from tidelog.storage.node_file import NodeFile, read_node_file, write_node_file
-from tidelog.storage.pool import FilePool
+from tidelog.storage.pool import POOL_TASKS, FilePool
 from tidelog.storage.readers import SegmentReaders
 from tidelog.storage.recovery import recover_stream
 from tidelog.storage.settings import StorageSettings
 from tidelog.storage.space import Space
+from tidelog.storage.spare import SpareMaker
 from tidelog.storage.staging import Staging
 from tidelog.storage.stream_log import RecoveredLog, StreamLog, Surroundings
 from tidelog.storage.stream_state import STATE_NAME, Floor, StreamState
@@ -42,7 +43,6 @@ from tidelog.storage.tail_cache import TailCache
 from tidelog.storage.transfer import Filling, Manifest
 from tidelog.storage.writer import GroupCommitWriter
 
-POOL_TASKS = "pool"  # housekeeping that belongs to no stream's folder
 MEASURE_BYTES = 1 << 20  # that are written between two looks at the disk's room
 NO_VOTE_YET = StoredVote(0, None)
 
@@ -118,7 +118,15 @@ class Store:
             pool=self._pool,
             readers=self._memory.readers,
             cache=self._memory.cache,
-            spare_staging=Staging(settings.staging_bytes),
+            spares=SpareMaker(
+                disk,
+                self._pool,
+                self.housekeeper,
+                self.space,
+                settings.shape,
+                Staging(settings.staging_bytes),
+                self._run_on_loop,
+            ),
             shape=settings.shape,
             space=self.space,
             queue_bytes_max=settings.queue_bytes_max,

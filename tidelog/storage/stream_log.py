@@ -13,7 +13,6 @@ truncation begins a new `generation`, and only reports of the current one count.
 Cost: an append is some `struct` calls a batch and no copy; lookup by index is arithmetic, by offset or time a search.
 """
 
-import os
 import random
 import struct
 from collections.abc import Callable, Iterator, Sequence
@@ -24,7 +23,7 @@ from tidelog import faults
 from tidelog.raft.log import Buffer, Entry, EntryKind
 from tidelog.storage.disk import Disk
 from tidelog.storage.errors import BatchTooLargeError, FormatVersionError, LogMismatchError
-from tidelog.storage.housekeeping import Housekeeper, Leftover, close_segment, prepare_spare, remove_leftovers
+from tidelog.storage.housekeeping import Housekeeper, Leftover, close_segment, remove_leftovers
 from tidelog.storage.index_file import encode_index
 from tidelog.storage.operations import (
     Append,
@@ -45,7 +44,7 @@ from tidelog.storage.segment import NO_LINK, Facts, Identity, Placed, Segment, S
 from tidelog.storage.segment_view import SegmentView, view_of
 from tidelog.storage.segments import Segments
 from tidelog.storage.space import Space
-from tidelog.storage.staging import Staging
+from tidelog.storage.spare import Spare, SpareMaker
 from tidelog.storage.stream_state import Floor, StreamState
 from tidelog.storage.tail_cache import Tail, TailCache
 from tidelog.storage.terms import TermHistory, TermStart
@@ -67,7 +66,7 @@ class Surroundings:
     pool: FilePool
     readers: SegmentReaders
     cache: TailCache
-    spare_staging: Staging
+    spares: SpareMaker
     shape: SegmentShape
     space: Space
     queue_bytes_max: int
@@ -108,9 +107,7 @@ class StreamLog:
         self._configurations = [base, *(pair for pair in recovered.configurations if pair[0] > base[0])]
         self.application = (state.application_index, state.application)
         self._next_sequence = recovered.next_sequence
-        self._spare_sequence = recovered.spare_sequence
-        self._spare_asked = recovered.spare_sequence is not None  # in this segment
-        self._spare_coming = False
+        self._spare = Spare(folder, surroundings.spares, self._take_sequence, recovered.spare_sequence)
         self._generation = 0
         self._full = False
         self._settled = recovered.active_settled
@@ -241,8 +238,8 @@ class StreamLog:
                 else:  # made when segments were smaller: two segments must not begin at one index
                     self._drop_suffix(segment.first_index)
         self._around.cache.extend(self._tail, [entry for entry, _, _ in placed])
-        if not self._spare_asked and self._segments.last.length * 2 > self._shape.data_bytes_max:
-            self._want_spare()
+        if self._segments.last.length > self._spare.due:
+            self._spare.filled(self._segments.last.length)
 
     def _learn_configurations(self, run: Sequence[Placed]) -> None:
         for entry, _, _ in run:
@@ -408,6 +405,7 @@ class StreamLog:
         self._around.cache.cut_from(self._tail, 0)
         for segment in self._segments:
             self._around.readers.forget(segment)
+        self._spare.abandon()
         self._writer.submit(self.stream, Close(then))
 
     # Segments.
@@ -434,8 +432,7 @@ class StreamLog:
 
     def _begin_segment(self) -> None:
         previous = self._segments.last if self._segments else None
-        sequence, self._spare_sequence = self._spare_sequence, None
-        self._spare_asked = self._spare_coming
+        sequence = self._spare.take()
         self._settled = 0
         identity = Identity(
             stream_uuid=self.uuid,
@@ -464,27 +461,6 @@ class StreamLog:
             around.on_loop(segment.forget_rows)
 
         return lambda: around.housekeeper.submit(folder, close)
-
-    def _want_spare(self) -> None:
-        """The active segment is half full, so the next one will be needed: have its file made meanwhile."""
-        self._spare_asked = self._spare_coming = True
-        around, shape, sequence = self._around, self._shape, self._take_sequence()
-        path = os.path.join(self._folder, active_name(sequence))
-
-        def done(made: bool) -> None:
-            self._spare_coming = False
-            self._spare_sequence = sequence if made else None
-
-        def prepare() -> None:
-            made_yet = around.disk.exists(self._folder)  # the writer may not have come to a stream that is very new
-            if not made_yet or not around.space.has_room_for(shape.file_bytes):
-                around.on_loop(lambda: done(False))
-                return
-            prepare_spare(
-                around.pool, path, shape, around.spare_staging, lambda made: around.on_loop(lambda: done(made))
-            )
-
-        around.housekeeper.submit(self._folder, prepare)
 
     def _take_sequence(self) -> int:
         self._next_sequence += 1
