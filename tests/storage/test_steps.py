@@ -120,7 +120,7 @@ def test_preparing_a_spare_file() -> None:
         rest(store)
         read_all(log)
 
-    assert power_cut_at_every_step(world, prepare, check) >= 6
+    assert power_cut_at_every_step(world, prepare, check) >= 5
 
 
 def test_trimming_never_deletes_a_segment_before_the_state_that_says_so_is_durable() -> None:

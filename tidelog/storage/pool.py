@@ -17,6 +17,7 @@ from tidelog.storage.segment import TRAILER_BYTES, SegmentShape
 from tidelog.storage.staging import Staging
 
 FREE_SUFFIX = ".free"
+ZEROS_BYTES = 2 << 20  # of one write
 POOL_TASKS = "pool"  # housekeeping that belongs to no stream's folder
 
 
@@ -35,6 +36,7 @@ class FilePool:
         self._disk = disk
         self._folder = folder
         self._files_max = files_max
+        self._zeros = Staging(ZEROS_BYTES).view  # never touched: they take no memory
         disk.make_directory(folder)
         self._free = [name for name in disk.list_directory(folder) if name.endswith(FREE_SUFFIX)]
         self._drafts: list[Draft] = []
@@ -54,7 +56,7 @@ class FilePool:
         self._free.append(name)
         return True
 
-    def extend(self, draft: Draft, size: int, shape: SegmentShape, staging: Staging) -> bool:
+    def extend(self, draft: Draft, size: int, shape: SegmentShape) -> bool:
         """Have the draft's blocks written up to `size`; true when it is whole, its trailer wiped, and durable.
 
         Raises OSError; whoever made the draft then has to discard it.
@@ -69,7 +71,7 @@ class FilePool:
             draft.size = file.size()
             if draft.size > shape.file_bytes:
                 file.truncate(shape.file_bytes)
-            _write_zeros(file, min(draft.size, shape.trailer_at), size, staging)
+            self._write_zeros(file, min(draft.size, shape.trailer_at), size)
             draft.size = max(draft.size, size)
             if size == shape.file_bytes:
                 file.sync()
@@ -115,12 +117,9 @@ class FilePool:
         self._next_number += 1
         return name
 
-
-def _write_zeros(file: File, start: int, end: int, staging: Staging) -> None:
-    position = start - start % TRAILER_BYTES
-    zeros = staging.view
-    zeros[:] = bytes(staging.size)
-    while position < end:
-        size = min(staging.size, end - position)
-        file.write_at(position, [zeros[:size]])
-        position += size
+    def _write_zeros(self, file: File, start: int, end: int) -> None:
+        position = start - start % TRAILER_BYTES
+        while position < end:
+            size = min(ZEROS_BYTES, end - position)
+            file.write_at(position, [self._zeros[:size]])
+            position += size

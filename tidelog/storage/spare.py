@@ -16,12 +16,11 @@ from collections.abc import Callable
 
 from tidelog.storage.disk import Disk
 from tidelog.storage.housekeeping import DISK_FULL, Housekeeper
-from tidelog.storage.pool import POOL_TASKS, Draft, FilePool
+from tidelog.storage.pool import POOL_TASKS, ZEROS_BYTES, Draft, FilePool
 from tidelog.storage.segment import BLOCK_BYTES, SegmentShape, active_name
 from tidelog.storage.space import Space
-from tidelog.storage.staging import Staging
 
-PIECE_BYTES = 2 << 20  # a millisecond or two of the disk's time
+PIECE_BYTES = ZEROS_BYTES  # a millisecond or two of the disk's time
 HASTE = 1.25  # how much faster the file is made than the segment fills
 
 NEVER = 1 << 62
@@ -37,7 +36,6 @@ class SpareMaker:
         housekeeper: Housekeeper,
         space: Space,
         shape: SegmentShape,
-        staging: Staging,
         on_loop: Callable[[Callable[[], None]], None],
     ) -> None:
         self.shape = shape
@@ -45,7 +43,6 @@ class SpareMaker:
         self._pool = pool
         self._housekeeper = housekeeper
         self._space = space
-        self._staging = staging
         self._on_loop = on_loop
 
     def write(self, draft: Draft, size: int, path: str, made: Callable[[], None], failed: Callable[[], None]) -> None:
@@ -60,7 +57,7 @@ class SpareMaker:
                 give_up()
                 return
             try:
-                if self._pool.extend(draft, size, self.shape, self._staging):
+                if self._pool.extend(draft, size, self.shape):
                     self._pool.place(draft, path)
                     self._on_loop(made)
             except OSError as error:

@@ -36,7 +36,6 @@ from tidelog.storage.recovery import recover_stream
 from tidelog.storage.settings import StorageSettings
 from tidelog.storage.space import Space
 from tidelog.storage.spare import SpareMaker
-from tidelog.storage.staging import Staging
 from tidelog.storage.stream_log import RecoveredLog, StreamLog, Surroundings
 from tidelog.storage.stream_state import STATE_NAME, Floor, StreamState
 from tidelog.storage.tail_cache import TailCache
@@ -118,15 +117,7 @@ class Store:
             pool=self._pool,
             readers=self._memory.readers,
             cache=self._memory.cache,
-            spares=SpareMaker(
-                disk,
-                self._pool,
-                self.housekeeper,
-                self.space,
-                settings.shape,
-                Staging(settings.staging_bytes),
-                self._run_on_loop,
-            ),
+            spares=SpareMaker(disk, self._pool, self.housekeeper, self.space, settings.shape, self._run_on_loop),
             shape=settings.shape,
             space=self.space,
             queue_bytes_max=settings.queue_bytes_max,
