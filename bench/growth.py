@@ -47,7 +47,7 @@ def _measured(who: Contender, action: Callable[[], Outcome]) -> tuple[Outcome, f
 def record_size(arena: Arena) -> Series:
     points: list[list[float]] = []
     for size in RECORD_SIZES:
-        with arena.topic() as topic:
+        with arena.used_topic() as topic:
             outcome, cpu_s = _measured(
                 arena.tidelog, lambda s=size, t=topic: arena.produce(arena.tidelog, t, value_bytes=s)
             )
@@ -72,7 +72,7 @@ def streams(arena: Arena) -> Series:
 def connections(arena: Arena) -> Series:
     points: list[list[float]] = []
     for count in CONNECTIONS:
-        with arena.topic() as topic:
+        with arena.used_topic() as topic:
             outcome, cpu_s = _measured(
                 arena.tidelog,
                 lambda t=topic, c=count: requests(arena, arena.tidelog, t, batch_of(KIB, KIB), c, skip_s=0),
@@ -87,7 +87,7 @@ def consumers(arena: Arena) -> Series:
     points: list[list[float]] = []
     seconds = 1.0 + arena.effort.seconds
     for count in CONSUMERS:
-        with arena.topic() as topic, following(arena, topic, count) as taken:
+        with arena.used_topic() as topic, following(arena, topic, count) as taken:
             arguments = paced(PACED_MB, seconds)
             outcome, cpu_s = _measured(
                 arena.tidelog,

@@ -48,7 +48,7 @@ def _write(arena: Arena, topic: str, size: int, count: int) -> float:
 def write(arena: Arena, size: int) -> list[Figure]:
     figures: list[Figure] = []
     for count, published in zip(BATCHES, WRITES[size], strict=True):
-        with arena.topic() as topic:
+        with arena.used_topic() as topic:
             rounds = [_write(arena, topic, size, count) for _ in range(arena.effort.rounds)]
         name = f"write {size:,} B, batch {count}"
         figures.append(Figure(f"write-{size}", name, "messages/s", rounds, PUBLISHED, [float(published)]))
@@ -72,7 +72,7 @@ def read(arena: Arena) -> list[Figure]:
 
 
 def both(arena: Arena) -> list[Figure]:
-    with arena.topic() as topic, following(arena, topic, 1):
+    with arena.used_topic() as topic, following(arena, topic, 1):
         rounds = [_write(arena, topic, BESIDE_SIZE, BESIDE_BATCH) for _ in range(arena.effort.rounds)]
     name = f"write {BESIDE_SIZE} B, batch {BESIDE_BATCH}, while one reads"
     return [Figure("both", name, "messages/s", rounds, PUBLISHED, [float(BESIDE_WRITES)])]

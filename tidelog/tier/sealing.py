@@ -18,13 +18,15 @@ name 1 | name | nonce 12 | wrapped key 48.
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 from uuid import UUID
 
 import zstandard
-from cryptography.exceptions import InvalidTag
-from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from tidelog.tier.errors import LayoutError, ObjectDamagedError, TierError, UnknownKeyError
+
+if TYPE_CHECKING:
+    from tidelog.tier.cipher import Cipher
 
 FORMAT = 1
 ZSTD, ENCRYPTED = 1, 2
@@ -80,7 +82,7 @@ class Seal:
     def __init__(self, segment: UUID, flags: int, key: bytes | None, header: bytes) -> None:
         self._segment = segment
         self._flags = flags
-        self._cipher = None if key is None else AESGCM(key)
+        self._cipher = None if key is None else _cipher(key)
         self.header = header
         """What must be kept to open it again."""
 
@@ -97,8 +99,8 @@ class Seal:
         name = ring.active
         if name is None:
             raise TierError("the key ring holds no key")
-        key, nonce = AESGCM.generate_key(KEY_BYTES * 8), os.urandom(NONCE_BYTES)
-        wrapped = AESGCM(ring.keys[name]).encrypt(nonce, key, segment.bytes)
+        key, nonce = os.urandom(KEY_BYTES), os.urandom(NONCE_BYTES)
+        wrapped = _cipher(ring.keys[name]).encrypt(nonce, key, segment.bytes)
         header += bytes((len(name.encode()),)) + name.encode() + nonce + wrapped
         return cls(segment, flags, key, header)
 
@@ -118,10 +120,9 @@ class Seal:
             raise LayoutError(f"segment {segment}: a seal that is cut short")
         if ring is None or name not in ring.keys:
             raise UnknownKeyError(f"segment {segment} is encrypted under key {name!r}, which the key ring lacks")
-        try:
-            key = AESGCM(ring.keys[name]).decrypt(nonce, wrapped, segment.bytes)
-        except InvalidTag:
-            raise ObjectDamagedError(f"segment {segment}: its key cannot be unwrapped with {name!r}") from None
+        key = _cipher(ring.keys[name]).decrypt(nonce, wrapped, segment.bytes)
+        if key is None:
+            raise ObjectDamagedError(f"segment {segment}: its key cannot be unwrapped with {name!r}")
         return cls(segment, flags, key, header)
 
     def close_chunk(self, number: int, data: Buffer) -> Buffer:
@@ -135,10 +136,10 @@ class Seal:
     def open_chunk(self, number: int, data: Buffer, size: int) -> Buffer:
         """The chunk as it was, of so many bytes."""
         if self._cipher is not None:
-            try:
-                data = self._cipher.decrypt(*self._place(number, data))
-            except InvalidTag:
-                raise ObjectDamagedError(f"segment {self._segment}, chunk {number}: not what was encrypted") from None
+            opened = self._cipher.decrypt(*self._place(number, data))
+            if opened is None:
+                raise ObjectDamagedError(f"segment {self._segment}, chunk {number}: not what was encrypted")
+            data = opened
         if self._flags & ZSTD:
             try:
                 data = zstandard.ZstdDecompressor().decompress(data, max_output_size=size)
@@ -151,3 +152,9 @@ class Seal:
     def _place(self, number: int, data: Buffer) -> tuple[bytes, Buffer, bytes]:
         nonce = number.to_bytes(NONCE_BYTES, "big")
         return nonce, data, self._segment.bytes + nonce
+
+
+def _cipher(key: bytes) -> "Cipher":
+    from tidelog.tier.cipher import Cipher  # noqa: PLC0415 - see there
+
+    return Cipher(key)
