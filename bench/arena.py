@@ -1,7 +1,8 @@
 """Tidelog and Apache Kafka side by side on one machine, both running, one of them at work at a time.
 
 Rounds are short and in turn, so both meet whatever else the machine does. Before a round everybody must have come to
-rest, so that no one's background work (a flush, a collection, a clean-up) falls into another's round.
+rest, so that no one's background work (a collection, a clean-up) falls into another's round, and so must the disk: what
+one has only put into the page cache, and the blocks of what was deleted, are work that it would do in the next round.
 
 Where little is measured on one stream, that is one in use for a while (`used_topic`): its first segment is full, and
 its oldest records go as new ones come. A new stream's first file still grows, which makes each write of it dearer; the
@@ -18,6 +19,7 @@ from typing import Generic, TypeVar
 from bench.cluster import FloorCluster, Shape, floor_cluster
 from bench.cluster_nodes import ClusterFailed
 from bench.contenders import KAFKA, NODES, TIDELOG, Contender, kafka, running, tidelog
+from bench.disks import settle_disks
 from bench.figures import alternate
 from bench.frames import batch_of
 from bench.kept import Unavailable
@@ -127,6 +129,7 @@ class Arena:
                 client.delete_before(topic, contender.latest_offset(topic))
         for contender in self.contenders.values():
             contender.settle()
+        settle_disks()
         before_s = who.cpu_s() if who else 0.0
         outcome = action()
         return Round(outcome, who.cpu_s() - before_s if who else 0.0)
