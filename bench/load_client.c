@@ -48,7 +48,7 @@ enum {
     FULL_WAIT_MS = 5,      /* when librdkafka holds as much as it may */
     STEP_NS = 1000000,     /* of a paced load */
     SILENCE_MS_MAX = 20000,
-    FLUSH_MS_MAX = 60000,
+    FLUSH_MS_MAX = 150000,
 };
 
 /* --- librdkafka, as far as it is used ----------------------------------------------------------------------------- */
@@ -217,7 +217,7 @@ static void *producer_conf(void (*report)(void *, const message_t *, void *), co
     void *conf = conf_new();
     set(conf, "acks", "all");
     set(conf, "linger.ms", text("linger_ms"));
-    set(conf, "message.timeout.ms", "60000");
+    set(conf, "message.timeout.ms", "150000");
     set(conf, "queue.buffering.max.messages", "500000");
     set(conf, "queue.buffering.max.kbytes", "65536");
     set(conf, "delivery.report.only.error", errors_only);

@@ -30,6 +30,7 @@ LOAD_PACE_S = 0.01
 FIRST_S_MAX = 60.0
 IDLE_S = 10.0
 REST_S = 8.0  # until everything is asleep
+MANY_BYTES = 4 * MB  # a round over many streams: librdkafka sends a request for each stream
 JAVA_RECORD_BYTES = 1_000
 JAVA_PACED_MB = 20
 _JAVA_SAID = re.compile(
@@ -138,7 +139,7 @@ def many_streams(effort: Effort) -> list[Figure]:
             name: [(contender.cpu_s() - before_s[name]) / IDLE_S / len(contender.programs) * 100]
             for name, contender in arena.contenders.items()
         }
-        produced = arena.each(lambda who: arena.produce(who, "many", topics=count))
+        produced = arena.each(lambda who: arena.produce(who, "many", topics=count, bytes_max=MANY_BYTES))
     peer = KAFKA if KAFKA in produced else ""
     name = f"{count:,} streams × 3"
     return [
