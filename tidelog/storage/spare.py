@@ -50,7 +50,8 @@ class SpareMaker:
         folder = os.path.dirname(path)
 
         def piece() -> None:
-            if draft.given_up:
+            if draft.given_up:  # to the full disk
+                self._on_loop(failed)
                 return
             # The writer may not have come to a stream that is very new.
             if not self._disk.exists(folder) or not self._space.has_room_for(self.shape.file_bytes - draft.size):
@@ -101,7 +102,8 @@ class Spare:
         if wanted > self._asked_bytes:
             self._asked_bytes = wanted
             path = os.path.join(self._folder, active_name(self._draft_sequence))
-            self._maker.write(self._draft, wanted, path, self._made, self._failed)
+            draft = self._draft
+            self._maker.write(draft, wanted, path, self._made, lambda: self._failed(draft))
         self.due = NEVER if wanted == whole else length + int(PIECE_BYTES * self._half / (HASTE * whole))
 
     def take(self) -> int | None:
@@ -121,5 +123,7 @@ class Spare:
     def _made(self) -> None:
         self._sequence, self._draft, self.due = self._draft_sequence, None, NEVER
 
-    def _failed(self) -> None:
-        self._draft, self.due = None, NEVER
+    def _failed(self, draft: Draft) -> None:
+        """Told for every piece that was asked for; by then there may be another one."""
+        if self._draft is draft:
+            self._draft, self.due = None, NEVER
