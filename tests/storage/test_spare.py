@@ -145,7 +145,6 @@ def test_a_draft_whose_room_was_given_back_is_not_begun_anew_in_its_middle() -> 
     for _ in range(2):  # and the next segments have theirs again
         _append(store, 7000)
     assert len(files_of(disk, STREAM, ACTIVE_SUFFIX)) == 2
-    assert len(files_of(disk, STREAM, ACTIVE_SUFFIX)) == 1
 
 
 def test_the_draft_of_a_deleted_stream_stays_for_others() -> None:
