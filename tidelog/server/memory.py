@@ -20,6 +20,8 @@ import mmap
 import sys
 from collections import deque
 
+from tidelog.pages import fresh_memory
+
 CHUNK_BYTES = 4 << 20
 COPIED_BYTES_MAX = 4 << 10
 READ_BYTES_MIN = 64 << 10  # room that a read is offered at least; with less left, the next chunk is begun
@@ -76,7 +78,7 @@ class BufferPool:
             self.release_unused(0)
             if self.bytes + rounded > self._bytes_max:
                 return None
-        buffer = mmap.mmap(-1, rounded, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        buffer = fresh_memory(rounded)
         queue.append(buffer)
         self.bytes += rounded
         return buffer
