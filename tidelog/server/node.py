@@ -256,7 +256,6 @@ class Node:
             self._plan_turn()
 
     def _turn(self) -> None:
-        self._turn_planned = False
         if self._stopped:
             return
         if self._failure is not None:
@@ -283,6 +282,7 @@ class Node:
         """A core in doubt must not go on, whatever the doubt is."""
         log.error("node %d stops: its core is in doubt", self.number, exc_info=error)
         self._failure = error
+        self._turn_planned = False  # this one did not come to its end
         self._plan_turn()
 
     def _decide(self) -> None:
@@ -293,6 +293,7 @@ class Node:
         for replica in self._gathering:
             replica.propose_gathered()
         self._gathering.clear()
+        self._turn_planned = False  # so far all that was asked of the core is this turn's; from here on, the next one's
         time_ms = now_ms()  # proposing asked the clock again: to the host it must not fall
         work = host.poll(time_ms)
         dropped.clear()
