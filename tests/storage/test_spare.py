@@ -40,6 +40,18 @@ def _half_full(disk: SimDisk, more: int = 100) -> Store:
     return store
 
 
+def _five_half_full(disk: SimDisk) -> Store:
+    """A store with five such streams, each with a draft of its own."""
+    store = open_store(disk)
+    for stream in range(1, 6):
+        log = store.create_stream(stream, b"")
+        rest(store)
+        log.append_new(1, EntryKind.DATA, [sized_batch(HALF + 100)])
+        rest(store)
+    assert len(_drafts(disk)) == 5
+    return store
+
+
 def _append(store: Store, size: int) -> None:
     store.streams[STREAM].append_new(1, EntryKind.DATA, [sized_batch(size)])
     rest(store)
@@ -163,13 +175,7 @@ def test_the_draft_of_a_deleted_stream_stays_for_others() -> None:
 
 def test_drafts_of_deleted_streams_are_bounded_like_all_that_is_kept() -> None:
     disk = new_disk()
-    store = open_store(disk)
-    for stream in range(1, 6):
-        log = store.create_stream(stream, b"")
-        rest(store)
-        log.append_new(1, EntryKind.DATA, [sized_batch(HALF + 100)])
-        rest(store)
-    assert len(_drafts(disk)) == 5
+    store = _five_half_full(disk)
     for stream in range(1, 6):
         store.delete_stream(stream)
         rest(store)
@@ -189,13 +195,7 @@ def test_after_a_restart_half_a_file_is_used_and_completed() -> None:
 
 def test_a_restart_keeps_no_more_drafts_than_the_pool_holds() -> None:
     disk = new_disk()
-    store = open_store(disk)
-    for stream in range(1, 6):
-        log = store.create_stream(stream, b"")
-        rest(store)
-        log.append_new(1, EntryKind.DATA, [sized_batch(HALF + 100)])
-        rest(store)
-    assert len(_drafts(disk)) == 5
+    _five_half_full(disk)
     reopened(disk)
     assert len(_drafts(disk)) == 2
 

@@ -50,9 +50,6 @@ class SpareMaker:
         folder = os.path.dirname(path)
 
         def piece() -> None:
-            if draft.given_up:  # to the full disk
-                self._on_loop(failed)
-                return
             # The writer may not have come to a stream that is very new.
             if not self._disk.exists(folder) or not self._space.has_room_for(self.shape.file_bytes - draft.size):
                 give_up()
