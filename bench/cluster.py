@@ -185,6 +185,12 @@ class Sender:
         self._rounds.append((self.cluster.latest_offset(self.topic), count * len(batch)))
         return sent
 
+    def use(self) -> None:
+        """Have the stream in use for a while, so that it writes to files that were used before."""
+        for _ in range(SEGMENTS_FILLED):
+            self.produce(batch_of(MB), SEGMENT_BYTES // MB, 5)
+            self.forget()
+
     def forget(self) -> None:
         """Cut the stream as retention does: the oldest goes, what is in the nodes' memory stays."""
         kept_bytes = 0
@@ -208,9 +214,7 @@ def raw() -> list[Line]:
         cluster.create([TOPIC])
         cluster.await_home(TOPIC)
         with closing(Sender(cluster, TOPIC)) as sender:
-            for _ in range(SEGMENTS_FILLED):
-                sender.produce(batch_of(MB), SEGMENT_BYTES // MB, 5)
-                sender.forget()
+            sender.use()
             return [_raw_line(sender, folder, shape) for shape in SHAPES]
 
 

@@ -66,8 +66,10 @@ def wait_for(what: str, seconds_max: float, ask: Callable[[], T | None]) -> T:
 
 
 class Cluster(AskedCluster):
-    def __init__(self, folder: str, settings: dict[str, object]) -> None:
+    def __init__(self, folder: str, settings: dict[str, object], trace_folder: str = "") -> None:
+        """With a `trace_folder` every node runs under `bench.traced`, which leaves `node-N.steps` there in the end."""
         self._folder = folder
+        self._trace_folder = trace_folder
         self._settings = settings
         ports = free_ports(2 * len(NODES))
         self._ports: dict[int, int] = dict(zip(NODES, ports, strict=False))
@@ -89,7 +91,11 @@ class Cluster(AskedCluster):
         return ready_s
 
     def _command(self, node: int) -> list[str]:
-        profiled = ["bench.profiled", os.path.join(PROFILE_FOLDER, f"node-{node}.pstats")]
+        watched: list[str] = []
+        if PROFILE_FOLDER:
+            watched = ["bench.profiled", os.path.join(PROFILE_FOLDER, f"node-{node}.pstats")]
+        elif self._trace_folder:
+            watched = ["bench.traced", os.path.join(self._trace_folder, f"node-{node}.steps")]
         settings = {
             "node.id": node,
             "data.dir": os.path.join(self._folder, f"node-{node}"),
@@ -98,7 +104,7 @@ class Cluster(AskedCluster):
             **{name.replace("_", "."): value for name, value in self._settings.items()},
         }
         sets = [text for name, value in settings.items() for text in ("--set", f"{name}={value}")]
-        return [*(profiled if PROFILE_FOLDER else []), "tidelog.cli", "server", *sets]
+        return [*watched, "tidelog.cli", "server", *sets]
 
     def kill(self, node: int) -> None:
         """kill -9."""
@@ -178,9 +184,9 @@ class Cluster(AskedCluster):
 
 
 @contextmanager
-def running_cluster(folder: str, **settings: object) -> Iterator[Cluster]:
+def running_cluster(folder: str, trace_folder: str = "", **settings: object) -> Iterator[Cluster]:
     """Ready, with its data below `folder`; settings as in `Settings`."""
-    cluster = Cluster(folder, settings)
+    cluster = Cluster(folder, settings, trace_folder)
     try:
         cluster.start()
         yield cluster
