@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 START_S_MAX = 60
@@ -58,6 +59,18 @@ class Up:
 
     def kill_node(self, number: int) -> None:
         os.kill(self.nodes()[number], signal.SIGKILL)
+
+    @contextlib.contextmanager
+    def frozen(self) -> Iterator[None]:
+        """Every node that runs stands still. One that is started meanwhile does not, and is alone."""
+        nodes = self.nodes().values()
+        for pid in nodes:
+            os.kill(pid, signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            for pid in nodes:
+                os.kill(pid, signal.SIGCONT)
 
     def stop(self, number: int = signal.SIGTERM) -> int:
         """Its exit status; no node may be left."""

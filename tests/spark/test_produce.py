@@ -1,6 +1,7 @@
 """A lane writes each row once and in order, however often and by however many it is tried. On Tidelog and on Kafka."""
 
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pyarrow as pa
@@ -225,16 +226,20 @@ def test_writing_goes_on_with_the_next_leader_and_fails_with_its_position_when_t
     log = Log(mortal.bootstrap, replicas=3)
     topic = log.topic()
 
-    def killing(values: list[bytes], nodes: int) -> Iterator[pa.RecordBatch]:
+    def killing(values: list[bytes]) -> Iterator[pa.RecordBatch]:
         yield from pieces(values[:1000], 100)
-        leader = log.leader(topic)
-        for node in sorted(mortal.nodes(), key=lambda node: node != leader)[:nodes]:
-            mortal.kill_node(node)
+        mortal.kill_node(log.leader(topic))
         yield from pieces(values[1000:], 100)
 
-    written = write(log, topic, killing(numbered(0, 3000), 1), options=SMALL)
+    def freezing(values: list[bytes]) -> Iterator[pa.RecordBatch]:
+        yield from pieces(values[:1000], 100)
+        nodes.enter_context(mortal.frozen())  # a killed one would be started again, and two are a majority
+        yield from pieces(values[1000:], 100)
+
+    written = write(log, topic, killing(numbered(0, 3000)), options=SMALL)
     assert log.values(topic) == {0: numbered(0, 3000)}
     short = {"kafka.delivery.timeout.ms": "500", "kafka.request.timeout.ms": "1000"}
     start = LaneStart("identity of " + topic, 0, written)
-    with pytest.raises(DeliveryFailed, match=rf"nothing could be written for .* s, to {topic}-0 at position \d+: "):
-        write(log, topic, killing(numbered(3000, 6000), 1), start, {**SMALL, **short})
+    failure = rf"nothing could be written for .* s, to {topic}-0 at position \d+: "
+    with ExitStack() as nodes, pytest.raises(DeliveryFailed, match=failure):
+        write(log, topic, freezing(numbered(3000, 6000)), start, {**SMALL, **short})
