@@ -92,10 +92,10 @@ class Cluster(AskedCluster):
 
     def _command(self, node: int) -> list[str]:
         watched: list[str] = []
-        if PROFILE_FOLDER:
-            watched = ["bench.profiled", os.path.join(PROFILE_FOLDER, f"node-{node}.pstats")]
-        elif self._trace_folder:
+        if self._trace_folder:
             watched = ["bench.traced", os.path.join(self._trace_folder, f"node-{node}.steps")]
+        elif PROFILE_FOLDER:
+            watched = ["bench.profiled", os.path.join(PROFILE_FOLDER, f"node-{node}.pstats")]
         settings = {
             "node.id": node,
             "data.dir": os.path.join(self._folder, f"node-{node}"),

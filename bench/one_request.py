@@ -79,7 +79,7 @@ def one_request() -> list[Line]:
     for part in PARTS:
         nodes = [steps for node, steps in measured.items() if (node == leader) == part.leads]
         taken_us = [taken for steps in nodes for taken in lengths_us(steps, part.begins, part.ends)]
-        on_the_way_us += percentile(taken_us, 0.5) if part.on_the_way else 0.0
+        on_the_way_us += percentile(taken_us, 0.5) if taken_us and part.on_the_way else 0.0
         lines.append(_line(part.name if part.on_the_way else f"{part.name} (meanwhile)", taken_us))
     client = _line("what the client waits", latencies_us)
     rest_us = percentile(latencies_us, 0.5) - on_the_way_us
@@ -87,5 +87,7 @@ def one_request() -> list[Line]:
 
 
 def _line(name: str, taken_us: Sequence[float]) -> Line:
+    if not taken_us:
+        return Line(name, "–", note="no such step: where the kernel does not write by itself, a thread does")
     low, middle, high = (percentile(taken_us, share) for share in (0.25, 0.5, 0.75))
     return Line(name, f"{middle:.0f} µs", note=f"half of them {low:.0f} to {high:.0f}")

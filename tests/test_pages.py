@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 
 from tidelog.pages import HUGE_BYTES, fresh_memory
+from tidelog.server.memory import CHUNK_BYTES, BufferPool
+from tidelog.storage.staging import Staging, several
 
 SMAPS = Path("/proc/self/smaps")
 HUGE_PAGES = Path("/sys/kernel/mm/transparent_hugepage/enabled")
@@ -34,6 +36,15 @@ def test_large_memory_is_asked_for_in_huge_pages_and_small_is_not() -> None:
     memory = fresh_memory(2 * HUGE_BYTES)
     assert "hg" in _flags_at(_address(memory))
     assert "hg" not in _flags_at(_address(fresh_memory(HUGE_BYTES // 2)))
+
+
+@pytest.mark.skipif(not HUGE_PAGES.exists(), reason="this kernel has no huge pages to ask for")
+def test_so_is_what_the_disk_writes_from_and_what_is_received_into() -> None:
+    received = BufferPool(CHUNK_BYTES).take(CHUNK_BYTES)
+    assert received is not None
+    written = [Staging(2 * HUGE_BYTES), *several(3, HUGE_BYTES)]
+    for address in (_address(received), *(staging.address for staging in written)):
+        assert "hg" in _flags_at(address)
 
 
 @pytest.mark.parametrize("size", [1, 4096, HUGE_BYTES - 1, HUGE_BYTES, HUGE_BYTES + 1, 3 * HUGE_BYTES])

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.one_request import PARTS, lengths_us
+from bench.one_request import PARTS, _line, lengths_us
 from bench.traced import _WATCHED, _watch, read_steps
 
 
@@ -13,6 +13,11 @@ def test_a_part_lasts_from_the_last_beginning_to_the_next_end() -> None:
     assert list(lengths_us(steps, "turn", "sending")) == [3.0]
     assert list(lengths_us(steps, "sending", "sent")) == [3.5]
     assert list(lengths_us(steps, "sent", "turn")) == []
+
+
+def test_a_part_that_nobody_took_has_no_length() -> None:
+    assert _line("its disk", []).value == "–"
+    assert _line("its disk", [1.0, 2.0, 9.0]).value == "2 µs"
 
 
 def test_every_part_begins_and_ends_with_steps_that_are_noted() -> None:
