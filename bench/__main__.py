@@ -13,6 +13,7 @@ from bench.cluster_clients import clients
 from bench.cluster_failover import KILLS, failover
 from bench.cluster_streams import STREAMS, streams
 from bench.one_request import one_request
+from bench.pages import pages
 from bench.pikiwi_dump import pikiwi_dump
 from bench.pikiwi_events import pikiwi_events
 from bench.pikiwi_receive import pikiwi_receive
@@ -45,6 +46,7 @@ def benchmarks(kills: int, stream_count: int, elements: int, keys: int) -> dict[
         "floor": cluster.floor,
         "cluster-raw": cluster.raw,
         "one-request": one_request,
+        "pages": pages,
         "cluster-memory": cluster.memory,
         "cluster-clients": clients,
         "cluster-failover": partial(failover, kills),

@@ -2,8 +2,8 @@
 
 The disk writes from memory whose pages lie side by side in one piece. Of ordinary pages, 4 KiB anywhere, a write of a
 megabyte is more pieces than a request to the disk may have, and each costs on both sides of a virtual machine's wall;
-of huge ones (2 MiB) it is one. Direct writes of 4 MiB took half the time here, and a quarter less CPU. Memory that is
-received into has fewer pages to be found and zeroed.
+of huge ones (2 MiB) it is one. Direct writes of 4 MiB take half to two thirds of the time (`python -m bench pages`).
+Memory that is received into has fewer pages to be found and zeroed.
 
 It is advice: where the kernel has no huge pages, or none left, these are ordinary ones. The first touch takes a huge
 page as a whole, so what is small is not asked for in them. Memory that is only read takes none at all.
